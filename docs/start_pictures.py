@@ -1,4 +1,4 @@
-"""The pictures of the start pages are what their own code saves: ``python -m docs.start_pictures`` runs them.
+"""The pictures of the start pages, and of some others, are what their own code saves: ``python -m docs.start_pictures`` runs them.
 
 Only as far as the block that writes why.png: what follows needs no picture. A picture knows the code that made it;
 ``--check`` names those whose page says something else now.
@@ -17,13 +17,13 @@ from PIL import Image, PngImagePlugin
 from docs.code_blocks import Block, blocks_of, run
 
 FOLDER = Path(__file__).parent
-PAGES = ("text", "image", "table", "language_model")
+PAGES = ("start/text", "start/image", "start/table", "start/language_model", "methods/value_norms")
 WIDEST = 900  # pixels
 
 
 def first_blocks(name: str) -> list[Block]:
     """Those of a page up to the one that saves its picture."""
-    blocks = blocks_of(FOLDER / "start" / f"{name}.md")
+    blocks = blocks_of(FOLDER / f"{name}.md")
     last = next(i for i, block in enumerate(blocks) if "why.png" in block.code)
     return blocks[: last + 1]
 
@@ -33,7 +33,7 @@ def digest(blocks: list[Block]) -> str:
 
 
 def picture_of(name: str) -> Path:
-    return FOLDER / "images" / "start" / f"{name}.png"
+    return FOLDER / "images" / "start" / f"{Path(name).name}.png"
 
 
 def draw(name: str) -> None:
@@ -41,7 +41,7 @@ def draw(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
-            run(FOLDER / "start" / f"{name}.md", blocks)
+            run(FOLDER / f"{name}.md", blocks)
             picture = Image.open("why.png").convert("RGB")
         finally:
             os.chdir(here)

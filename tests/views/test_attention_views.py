@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,19 +14,21 @@ import torch
 
 import whyformer as wf
 from tests.cli.test_cli import run
-from tests.methods.properties import close, explained, model_of
+from tests.evaluate.games import sentiment
+from tests.methods.properties import close, model_of
 from tests.models import CASES
 from tests.references.blocks import blocks_of
 from tests.views import samples
 from tests.views.results import ALL
 from tests.views.test_terminal import VIEWS
+from whyformer import heads
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.heads import PruningCurve
 from whyformer.heads.head_roles import HeadRoles
-from whyformer.methods.value_contributions import weighed
+from whyformer.methods.value_contributions import LEVELS, mixing_ratio, weighed
 from whyformer.results.types import Record, Site, Units
 from whyformer.views import attention_map, attention_streams, heads_grid, heads_over_image, relevance_map
-from whyformer.views.head_views import head_map, head_scale, level_maps, norms_scatter, token_types, weights_by_type
+from whyformer.views.head_views import head_map, head_scale, scatter_view, token_types, weights_by_type
 from whyformer.views.header import short
 from whyformer.views.marks import Matrix
 from whyformer.views.terminal.terminal_page import text
@@ -85,12 +88,9 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: heads_over_image(OVER_IMAGE, samples.image().units, query=40), BadInput, "query"),
     (lambda: relevance_map(samples.text()), NotOffered, "generic_attention returned no token-to-token map"),
     (lambda: relevance_map(samples.text(matrix=PARTS), ("image", "text")), UnknownName, "pair of streams"),
-    (lambda: norms_scatter([]), BadInput, "list of inputs is empty"),
     (lambda: heads_grid(STREAMS, scale="wide"), BadInput, "scale='wide'"),
     (lambda: heads_grid(STREAMS, scale=(1, 0)), BadInput, "the second is larger"),
     (lambda: heads_grid(STREAMS, scale=(0, float("inf"))), BadInput, "scale=.0, inf"),
-    (lambda: level_maps([samples.text()], layer=0), BadInput, "keep_layers"),
-    (lambda: level_maps([samples.text(layers=MATRIX[None])], layer=5), BadInput, "numbered 0 to 0"),
 ]
 
 
@@ -213,27 +213,42 @@ def test_points_are_one_per_layer_head_and_token(tmp_path: Path) -> None:
     (weights, lengths) = weights_by_type(found[:1], layer=1)["other"]
     close(weights, found[0].attention[1].mean(1).ravel())
     close(lengths, found[0].norms[1].ravel())
-    view = norms_scatter(found)
+    view = scatter_view(found)
     (mark,) = view.panels[0].marks
     assert {group.name: len(group.x) for group in mark.groups} == {kind: len(x) for kind, (x, _) in points.items()}
     assert len(mark.groups[0].x) == max(len(x) for x, _ in points.values()), "the crowd is drawn first, below"
     assert mark.log_x and "rank correlation" in view.title
     few = weighed(wf.Explainer(model_of("rtdl_ft_transformer")), CASES["rtdl_ft_transformer"].inputs())
     assert [a.shape for a in few[0].attention] == [(4, 8, 8), (4, 1, 8)]  # one row of the last layer
-    assert norms_scatter(few).save(tmp_path / "weights.html").stat().st_size > 5_000
+    assert scatter_view(few).save(tmp_path / "weights.html").stat().st_size > 5_000
 
 
 def test_levels_stand_side_by_side_on_one_scale() -> None:
-    levels = ["attn", "attn_res", "attn_res_ln"]
-    found = [explained("bert", method="value_norms", level=level, keep_layers=True)[0] for level in levels]
-    view = level_maps(found, layer=0)
-    assert [panel.title for panel in view.panels] == levels
-    assert len({panel.marks[0].scale for panel in view.panels}) == 1
-    for panel, one in zip(view.panels, found, strict=True):
+    text = "a gorgeous film with a dull end"
+    how: dict[str, Any] = {"processor": sentiment().processor, "method": "value_norms", "keep_layers": True}
+    view = heads.level_maps(sentiment().model, text, sentiment().processor, layer=1)
+    *levels, mixing = view.panels
+    assert len({panel.marks[0].scale for panel in levels}) == 1
+    for panel, level in zip(levels, LEVELS, strict=True):
+        one = wf.explain(sentiment().model, text, level=level, **how)
         assert one.layers is not None
-        close(panel.marks[0].values, one.layers[0] / one.layers[0].sum(-1, keepdims=True))
+        close(panel.marks[0].values, one.layers[1] / one.layers[1].sum(-1, keepdims=True))
         assert panel.marks[0].column_labels == one.units.labels
-    assert level_maps(found).title.startswith("whole model")
+    with sentiment().session([text]) as session:
+        ratios = mixing_ratio(session.run(range(1)), "attn_res_ln")[0].numpy()
+    close(np.nan_to_num(mixing.marks[0].values[::-1]), ratios)
+    for wrong, said in (({"layer": 9}, "numbered 0 to 3"), ({"inputs": [text, text]}, "one input, and got 2")):
+        with pytest.raises(BadInput, match=said):
+            heads.level_maps(sentiment().model, **{"inputs": text, "processor": sentiment().processor} | wrong)
+
+
+def test_the_scatter_takes_a_model_and_texts() -> None:
+    texts = ["a gorgeous film", "So boring"]
+    (mark,) = heads.norms_scatter(sentiment().model, texts, sentiment().processor, layer=2).panels[0].marks
+    expected = scatter_view(weighed(sentiment(), texts), 2).panels[0].marks[0]
+    assert [g.name for g in mark.groups] == [g.name for g in expected.groups]
+    for group, same in zip(mark.groups, expected.groups, strict=True):
+        close(group.y, same.y)
 
 
 # Heads

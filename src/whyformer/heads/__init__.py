@@ -8,6 +8,7 @@ from whyformer.heads.experts import Experts, experts
 from whyformer.heads.head_circuits import Circuits, DirectShares, circuits, direct_logit
 from whyformer.heads.head_roles import HeadRoles, InductionScores, induction, roles
 from whyformer.heads.importance import HeadImportance, LayerProfile, head_importance, layer_profile
+from whyformer.heads.norms import level_maps, norms_scatter
 from whyformer.heads.pruning import LearnedGates, PruningCurve, gate_curve, learn_gates, pruning_curve
 from whyformer.heads.syntactic import SyntacticHeads, syntactic
 
@@ -30,6 +31,8 @@ __all__ = [
     "induction",
     "layer_profile",
     "learn_gates",
+    "level_maps",
+    "norms_scatter",
     "pruning_curve",
     "roles",
     "syntactic",

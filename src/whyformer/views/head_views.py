@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from whyformer.errors import BadInput
 from whyformer.parameters import Place, checked
-from whyformer.results.types import Explanation, Units
+from whyformer.results.types import Units
 from whyformer.shapes import Array
 from whyformer.views.header import cost_of, number
 from whyformer.views.marks import Line, Lines, Matrix, Points, Scale, Scatter, TableMark
@@ -274,18 +273,21 @@ def weights_by_type(inputs: Sequence[Any], layer: int | None = None) -> dict[str
     return {kind: (np.concatenate(x), np.concatenate(y)) for kind, (x, y) in points.items()}
 
 
-@checked
-def norms_scatter(inputs: Any, layer: Place | None = None) -> View:
+LEVEL_TITLES = {
+    "attn": "attention alone",
+    "attn_res": "with the residual stream",
+    "attn_res_ln": "and the layer norm",
+    "enc": "and the norm after the MLP",
+}
+
+
+def scatter_view(several: Sequence[Any], layer: int | None = None) -> View:
     """Attention weight against ‖f(x)‖, one point per layer, head and token, coloured by token type.
 
-    Tokens with high attention and a small norm (lower right) contribute little. ``layer`` draws one
-    layer only.
+    several: what ``methods.value_contributions.weighed`` returns.
     """
     from scipy.stats import spearmanr
 
-    several = list(inputs) if isinstance(inputs, Sequence) else [inputs]
-    if not several:
-        raise BadInput("the list of inputs is empty.")
     points = weights_by_type(several, layer)
     commonest = sorted(points, key=lambda kind: -len(points[kind][0]))  # the crowd is drawn first, below
     groups = tuple(Points(kind, *points[kind], quiet=number == 0) for number, kind in enumerate(commonest))
@@ -298,35 +300,20 @@ def norms_scatter(inputs: Any, layer: Place | None = None) -> View:
     return View(title, (Panel((mark,)),), caption=caption)
 
 
-@checked
-def level_maps(explanations: Sequence[Explanation], layer: Place | None = None) -> View:
-    """The maps of several explanations (value_norms at levels "attn", "attn_res", "attn_res_ln") side by side.
-
-    Rows are shown as shares of their sum, on one colour scale, so that what the residual stream takes is seen.
-    ``layer`` draws one layer (explain with ``keep_layers=True``), otherwise the map of the whole model is drawn.
-    """
-    if not explanations:
-        raise BadInput("the list of explanations is empty.")
-    chosen = [_map(one, layer) for one in explanations]
-    totals = [rows.sum(-1, keepdims=True) for rows in chosen]
-    shares = [np.divide(m, t, out=np.zeros_like(m), where=t > 0) for m, t in zip(chosen, totals, strict=True)]
+def level_panels(maps: Mapping[str, Array], labels: tuple[str, ...]) -> tuple[tuple[Panel, ...], Scale]:
+    """One layer's contributions at each level, as shares of rows on one scale, so that the residual's part is seen."""
+    totals = [rows.sum(-1, keepdims=True) for rows in maps.values()]
+    shares = [np.divide(m, t, out=np.zeros_like(m), where=t > 0) for m, t in zip(maps.values(), totals, strict=True)]
     scale = Scale(0.0, max(float(m.max()) for m in shares), meaning="share of a row")
-    labels = explanations[0].units.labels
-    panels = []
-    for share, one in zip(shares, explanations, strict=True):
-        rows = labels if share.shape[0] == len(labels) else ()
-        mark = Matrix(share, scale, rows, labels, "position", "token")
-        panels.append(Panel((mark,), str(one.options.get("level", one.method))))
-    where = "whole model" if layer is None else f"layer {layer}"
-    title = f"{where}: share of each position (row) that comes from each token (column)"
-    return View(title, tuple(panels), columns=len(panels), legend=scale)
+    rows = [labels if len(share) == len(labels) else () for share in shares]
+    marks = [Matrix(share, scale, at, labels, "position", "token") for share, at in zip(shares, rows, strict=True)]
+    return tuple(Panel((m,), LEVEL_TITLES.get(level, level)) for level, m in zip(maps, marks, strict=True)), scale
 
 
-def _map(explanation: Explanation, layer: int | None) -> Array:
-    maps = explanation.matrix if layer is None else explanation.layers
-    if not isinstance(maps, np.ndarray):
-        what = "a map" if layer is None else "maps per layer; explain with keep_layers=True"
-        raise BadInput(f"this explanation by {explanation.method} has no {what}.")
-    if layer is not None and not -len(maps) <= layer < len(maps):
-        raise BadInput(f"layer={layer}: there are {len(maps)}, numbered 0 to {len(maps) - 1}.")
-    return maps if layer is None else maps[layer]
+def mixing_panel(ratios_LN: Array, labels: tuple[str, ...]) -> Panel:
+    """The mixing ratio of each layer and position; grey where a layer computes nothing."""
+    layers = tuple(str(i) for i in range(len(ratios_LN)))
+    scale = Scale(0.0, 1.0, meaning="share of other positions")
+    return Panel(
+        (Matrix(ratios_LN[::-1], scale, layers[::-1], labels, "layer", "position"),), "mixing ratio", wide=True
+    )
