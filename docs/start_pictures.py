@@ -1,4 +1,4 @@
-"""The pictures of the start pages, and of some others, are what their own code saves: ``python -m docs.start_pictures`` runs them.
+"""The pictures of start pages and some others are what their code saves: ``python -m docs.start_pictures`` runs it.
 
 Only as far as the block that writes why.png: what follows needs no picture. A picture knows the code that made it;
 ``--check`` names those whose page says something else now.
