@@ -77,8 +77,8 @@ def explanations(
     options = options | attribution.used
     # Which rows feed the head may differ from text to text; those of the study were of another.
     readout, chosen = run.study.readout, bool(run.batch.positions or run.batch.spans)
-    each_reads = not run.multi_stream and readout is not None and (chosen or readout.kind == "rows")
-    each_reads = each_reads and run.modality.lengths_vary
+    varies = run.modality.lengths_vary
+    each_reads = not run.multi_stream and readout is not None and ((chosen and varies) or readout.looked_up(varies))
     same: dict[str, Any] = {
         "scalar": scalar,
         "method": m.name,
@@ -289,6 +289,7 @@ def of_run(
     """Explanations of one batch by method: one record for all that need it, and what each of them cost."""
     started, peak = time.perf_counter(), Peak(run.device)
     run.alone, run.settles_later = len(chosen) == 1, True
+    run.require_real_rows()
     folded: frozenset[str] = frozenset()
     if session.memory == "fold" or (session.memory == "auto" and run.length >= LONG):
         folded = folding(session, run, chosen, settings)

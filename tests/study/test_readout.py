@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers as hf
@@ -85,6 +87,52 @@ def test_a_head_that_weighs_positions_reads_all_of_them_and_says_so() -> None:
     )
     assert weighed.readout == "mean over all positions" and "weights the positions itself" in " ".join(weighed.warnings)
     assert (plain.readout, plain.warnings) == ("first position", ())
+
+
+class Statistic(Pooling):
+    """A head that makes another statistic of the positions than their mean."""
+
+    def __init__(self, head: str) -> None:
+        super().__init__(head)
+        self.of_places = nn.Parameter(torch.randn(10, 1))
+        self.head = nn.Linear(160 if head == "flatten" else 16, 3)
+
+    def pooled(self, states: Tensor) -> Tensor:
+        mask = torch.ones(1, 10, 1)
+        mask[:, 7:] = 0
+        return {
+            "mean": lambda h: h.mean(1),
+            "sum of a part": lambda h: (h * mask).sum(1) / mask.sum(1),
+            "pooling layer": lambda h: nn.functional.adaptive_avg_pool1d(h.transpose(1, 2), 1)[..., 0],
+            "weights": lambda h: (h * self.of_places).sum(1),
+            "product": lambda h: (self.of_places.T @ h)[:, 0],
+            "einsum": lambda h: torch.einsum("bnd,no->bd", h, self.of_places),
+            "gates": lambda h: (h * self.score(h).sigmoid()).sum(1),
+            "flatten": lambda h: h.flatten(1),
+            "std": lambda h: h.std(1),
+            "logsumexp": lambda h: h.logsumexp(1),
+            "norm": lambda h: h.norm(dim=1),
+            "median": lambda h: h.median(dim=1).values,
+            "largest of each": lambda h: nn.functional.adaptive_max_pool1d(h.transpose(1, 2), 1)[..., 0],
+        }[self.kind](states)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        states = self.embed(input_ids)
+        for layer in self.layers[:1]:
+            states = layer(states)
+        return self.head(self.pooled(states))
+
+
+EVEN = ["mean", "sum of a part", "pooling layer"]
+UNEVEN = ["weights", "product", "einsum", "gates", "flatten", "std", "logsumexp", "norm"]
+LARGEST = ["largest of each", "median"]
+
+
+@pytest.mark.parametrize("head", [*EVEN, *UNEVEN, *LARGEST])
+def test_a_head_that_takes_no_plain_mean_is_noted(head: str) -> None:
+    (found,) = wf.explain(seeded(lambda: Statistic(head)), IDS, method="raw_attention", target=1)
+    assert any("plain mean" in warning for warning in found.warnings) == (head in UNEVEN)
+    assert any("max-pooling" in warning for warning in found.warnings) == (head in LARGEST)
 
 
 def test_a_head_that_reads_an_earlier_layer_is_refused_for_that_and_the_model_is_not_kept() -> None:
@@ -197,30 +245,74 @@ class OfOnePatch(nn.Module):
         layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
-    def forward(self, pixel_values: Tensor) -> Tensor:
-        x = self.patches(pixel_values).flatten(2).transpose(1, 2)
+    def vectors(self, pixel_values: Tensor) -> Tensor:
+        return self.patches(pixel_values).flatten(2).transpose(1, 2)
+
+    def row(self, x: Tensor, pixel_values: Tensor) -> Tensor:
         mean = (pixel_values.mean((1, 2, 3)) > 0).long()
-        row = mean if self.by == "mean" else x.norm(dim=2).argmax(1)
-        logits: Tensor = self.head(self.encoder(x)[torch.arange(len(x)), row])
+        return mean if self.by == "mean" else x.norm(dim=2).argmax(1)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        x = self.vectors(pixel_values)
+        logits: Tensor = self.head(self.encoder(x)[torch.arange(len(x)), self.row(x, pixel_values)])
         return logits
 
 
 PICTURES = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("method", ["raw_attention", "generic_attention"])
-def test_a_row_that_moves_with_the_picture_is_refused_with_gradients_or_without(method: str) -> None:
-    model = OfOnePatch("largest").eval()
-    with pytest.raises(CaptureError, match="depends on the content"):
-        wf.explain(model, {"pixel_values": PICTURES[:1]}, method=method, target=0)
-    assert wf.explain(model, {"pixel_values": PICTURES}, method="occlusion", target=0)  # nothing is read at rows
+# The first two pictures differ in the row that is read, for both.
+@pytest.mark.parametrize("method", ["raw_attention", "generic_attention", "value_norms"])
+@pytest.mark.parametrize("by", ["largest", "mean"])
+def test_a_row_that_differs_from_picture_to_picture_is_found_in_each(by: str, method: str) -> None:
+    model, ask = OfOnePatch(by).eval(), {"method": method, "target": 0}
+    explainer = wf.Explainer(model)
+    explainer.explain({"pixel_values": PICTURES[:1]}, **ask)
+    together = explainer.explain({"pixel_values": PICTURES}, **ask)
+    for number, found in enumerate(together):
+        picture = {"pixel_values": PICTURES[number : number + 1]}
+        (alone,) = wf.explain(OfOnePatch(by).eval(), picture, **ask)
+        np.testing.assert_allclose(found.scores, alone.scores, atol=1e-5)
+        if method != "value_norms":
+            sites = explainer.record(picture, grad=True, target=0).sites
+            expected = maps_by_hand(sites, method)[0, model.row(model.vectors(**picture), **picture)[0]]
+            np.testing.assert_allclose(found.scores, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_row_that_stays_as_the_picture_is_turned_is_refused_where_its_gradient_shows() -> None:
-    explainer = wf.Explainer(OfOnePatch("mean").eval())
-    explainer.explain({"pixel_values": PICTURES[:1]}, method="generic_attention", target=0)
-    with pytest.raises(CaptureError, match="depends on the content"):
-        explainer.explain({"pixel_values": PICTURES}, method="generic_attention", target=0)
+class ThroughAGate(Pooling):
+    """The last position; through a gate that some inputs open, also the first."""
+
+    def __init__(self, opened: str) -> None:
+        super().__init__("")
+        self.opened = opened
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        states = self.embed(input_ids)
+        for layer in self.layers:
+            states = layer(states)
+        gate = (input_ids == 45).any(1).float()
+        if self.opened == "closes":  # the last row is left out where the gate is open
+            return self.head(states[:, -1] * (1 - gate[:, None]) + states[:, 0] * gate[:, None])
+        return self.head(states[:, -1] + gate[:, None] * self.head.weight[0] * states[:, 0])
+
+
+FREE = ["attention_rollout", "raw_attention", "value_norms", "value_zeroing", "attention_flow", "alti"]
+CASES = [(m, ("opens", "closes")[i % 2], i // 2 % 2) for i, m in enumerate([*FREE, "generic_attention"])]
+
+
+@pytest.mark.parametrize(("method", "opened", "first"), [*CASES, ("attention_rollout", "opens", 1)])
+def test_the_rows_of_one_input_are_not_those_of_another(method: str, opened: str, first: int) -> None:
+    ids = IDS["input_ids"].repeat(2, 1)
+    ids[1, 3] = 44  # the gate is closed
+    model = seeded(lambda: ThroughAGate(opened))
+    ask = {"method": method, "target": 0, "memory": "fold" if method == "attention_rollout" else "full"}
+    alone = wf.explain(copy.deepcopy(model), {"input_ids": ids[1 - first :][:1]}, **ask)[0]
+    explainer = wf.Explainer(model)
+    explainer.explain({"input_ids": ids[first:][:1]}, **ask)
+    after = explainer.explain({"input_ids": ids[1 - first :][:1]}, **ask)[0]
+    both = wf.explain(copy.deepcopy(model), {"input_ids": ids}, **ask)[1 - first]
+    for found in (after, both):
+        np.testing.assert_allclose(found.scores, alone.scores, rtol=1e-4, atol=1e-6)
 
 
 class Halting(nn.Module):

@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend
 
 from whyformer.capture import functions as fn
 from whyformer.capture.functions import Args, Function, FusedCall, HeadFusion, Kwargs, padding_share, sdpa_operands
-from whyformer.capture.roles import Outline, shape_of
+from whyformer.capture.roles import HeadGradient, Outline, shape_of
 from whyformer.capture.site import Layout, OffPlan, OpenSite
 from whyformer.results.types import Site
 
@@ -236,7 +236,7 @@ class FoldedSite:
 At = Callable[[FoldedSite], None]
 
 
-class Fold(Outline):
+class Fold(HeadGradient, Outline):
     """Hands each attention to ``at`` with the heads fused: in backward, or, without gradients, after the pass."""
 
     def __init__(self, *where: Any, fusion: HeadFusion) -> None:
@@ -250,7 +250,6 @@ class Fold(Outline):
         self.inputs: range | None = None
         self.measures = False  # the slopes are asked for
         self.reached: dict[int, float] = {}  # by site: Σ O ∘ ∂s/∂O, the slope along a change of its size
-        self.spoke_BQ: Tensor | None = None  # rows of the last site that have a gradient
         self._calls: list[FoldedSite] = []  # without gradients: all of them
         self._hides: dict[int, tuple[Tensor, bool]] = {}  # masks that were looked at
 

@@ -27,7 +27,7 @@ def observe(forward: Forward, intercept: Observe, values: bool = False) -> Recor
     """Attention maps of one forward pass, without gradients."""
     intercept.keeps_values = values
     with torch.no_grad(), intercept:
-        logits = forward()
+        logits = intercept.differentiate(forward())
     unclaimed = intercept.unclaimed if intercept.softmaxes else ()
     return Record(tuple(sites_of(intercept, values)), logits, unclaimed)
 
@@ -79,6 +79,7 @@ def folded(
         if not fold.sites or fold.unclaimed:
             return logits.detach()
         if not fold.fusion.gradient:
+            logits = fold.differentiate(logits)
             fold.handed(at)
             return logits
         values_B = scalar(logits)

@@ -14,7 +14,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from whyformer.capture import functions as fn
 from whyformer.capture.functions import Args, Function, Kwargs, sdpa_operands, tensors_in
 from whyformer.capture.intercept import Intercept, current_path
-from whyformer.capture.site import OpenSite
+from whyformer.capture.site import OpenSite, PlannedCall
 from whyformer.capture.trail import Notes
 from whyformer.errors import NotOffered
 
@@ -22,7 +22,39 @@ Edit = Callable[[int, OpenSite], None]  # number of the site, and the site
 Rewrite = Callable[[int, int, Tensor], Tensor]  # layer, number of the first head, (B, H, Q, K) → another map
 
 
-class Observe(Intercept):
+class HeadGradient(Intercept):
+    """Finds the rows of the last attention that reach the logits, by the gradient of what follows it."""
+
+    count: int | None = None  # of the attentions; None: the gradient is not taken
+    spoke_BQ: Tensor | None = None  # whether a row of the last one has a gradient
+    _ending: tuple[Tensor, PlannedCall] | None = None  # the result of the last one, and the call that it came from
+
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+        before = len(self.sites)
+        out = super().__torch_function__(func, types, args, kwargs)
+        if before < len(self.sites) == self.count and func.__name__ != "multi_head_attention_forward":
+            torch.set_grad_enabled(True)
+            start = out.detach().requires_grad_()
+            self._ending = start, self.steps[-1] if self.steps else PlannedCall(func.__name__)
+            return start.clone()  # models may write into it
+        return out
+
+    def differentiate(self, logits: Tensor) -> Tensor:
+        """Take the gradient of the logits; return these without it."""
+        if self._ending is None:
+            return logits
+        (start, call), self._ending = self._ending, None
+        if logits.requires_grad:
+            (gradient,) = torch.autograd.grad(mixed_sum(logits), start, allow_unused=True)
+            axes, site = call.rows(self.sites[-1]), self.sites[-1]
+            if gradient is not None and gradient.ndim == len(axes) + 1:
+                reached = gradient.movedim(axes, tuple(range(len(axes)))).any(-1)
+                self.spoke_BQ = site.layout.inputs_of(reached)
+        torch.set_grad_enabled(False)
+        return logits.detach()
+
+
+class Observe(HeadGradient):
     """The model's own kernel runs untouched; the attention map is computed beside it.
 
     ``layers``: those whose maps are wanted, by number; None: all of them. Of the others shapes are kept, and fused
@@ -197,6 +229,11 @@ class Outline(Intercept):
     def _close(self, site: OpenSite, out: Tensor) -> None:
         super()._close(site, out)
         site.attention, site.value, site.call = shape_of(site.attention), shape_of(site.value), None
+
+
+def mixed_sum(values: Tensor) -> Tensor:
+    """Sum values with random weights, so that no two of their gradients cancel."""
+    return (values * torch.randn(values.shape, generator=torch.Generator().manual_seed(0)).to(values)).sum()
 
 
 def shape_of(tensor: Tensor) -> Tensor:

@@ -44,6 +44,11 @@ class Layout:
         lead = unfolded.permute(*target, unfolded.ndim - 2, unfolded.ndim - 1)
         return lead.reshape(-1, self.heads, *lead.shape[-2:])
 
+    def inputs_of(self, rows: Tensor) -> Tensor:
+        """(B, Q) whether any head has something, of (lead..., Q)."""
+        unfolded = rows.reshape(*self.split, rows.shape[-1])
+        return unfolded.movedim(self.names.index("B"), 0).flatten(1, -2).any(1)
+
     def to_raw(self, canonical: Tensor, like: Tensor) -> Tensor:
         """The inverse of :meth:`to_canonical`."""
         target = [i for letter in ("B", "W", "H") for i, n in enumerate(self.names) if n == letter]
@@ -301,6 +306,15 @@ class PlannedCall(NamedTuple):
     first: bool = True  # the map is the first operand of the product
     softmax: int | None = None  # which of the softmaxes made it
     equation: str = ""  # of an einsum
+
+    def rows(self, site: OpenSite) -> tuple[int, ...]:
+        """Return the axes of the call's result that are (lead..., query)."""
+        count = len(site.layout.order)
+        if not self.equation:
+            return (*range(count - 2), count - 2 if self.first else count - 1)
+        left, _, result = self.equation.replace(" ", "").partition("->")
+        letters = left.split(",")[0 if self.first else 1]
+        return tuple(result.index(letters[axis]) for axis in site.layout.order[:-1])
 
 
 @dataclass(frozen=True)

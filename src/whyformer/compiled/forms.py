@@ -24,6 +24,7 @@ from whyformer.loan.borrow import known_about, module_names
 from whyformer.registry import Method
 from whyformer.results.types import Explanation, Target
 from whyformer.run import Attribution, Run
+from whyformer.run.scores import spoke_rows
 from whyformer.run.session import BATCH_SIZE_ON_DEVICE, Session
 from whyformer.study import Study, with_streams
 from whyformer.study.entrance import padding_index, surely_unpadded
@@ -101,14 +102,15 @@ class Computation:
         if isinstance(role, Recorder):
             maps = record(lambda: run.output.logits(batch), role, run.scalars)
         else:
+            role.count = run.attentions
             maps = observe(lambda: run.output.logits(batch), role)
         maps = with_streams(maps, self.study)
         run.adopt(maps, question.grad, nothing_B if statics.keep_BN is None else None)
         attribution = question.method.run(run, **question.options)
         outcome = {"logits": maps.logits, "share": run.padding_share_B, **self._numbers(attribution)}
-        last, elsewhere_B = maps.sites[-1], None
-        if last.attention_grad_BHQK is not None:
-            elsewhere_B = run.elsewhere(last.first_query, gradient_BHQK=last.attention_grad_BHQK)
+        last = maps.sites[-1]
+        spoke_BQ = role.spoke_BQ if isinstance(role, Observe) else spoke_rows(last)
+        elsewhere_B = None if spoke_BQ is None else run.elsewhere(last.first_query, spoke_BQ)
         return self._joined(outcome | {"elsewhere": nothing_B if elsewhere_B is None else elsewhere_B})
 
     def _joined(self, outcome: dict[str, Tensor]) -> Tensor:
@@ -375,7 +377,7 @@ def unsuited(question: Question, session: Session, contrast: bool | None) -> str
     study = session.study
     if not study.plain or study.windows is not None or study.readout is None:
         return "the model has more than one stream of plain self-attention."
-    if study.readout.kind == "rows" and modality.lengths_vary:
+    if study.readout.looked_up(modality.lengths_vary):
         return "the output position depends on the text."
     return ""
 

@@ -23,6 +23,7 @@ from whyformer.inputs.decoding import KeptPass
 from whyformer.inputs.output import Output
 from whyformer.loan.backwards import rounds_activations, with_weights
 from whyformer.results.types import Record
+from whyformer.run.scores import spoke_rows
 from whyformer.run.traced import TracedBatch
 from whyformer.study import Study, interference, require_readable, with_streams
 from whyformer.study.entrance import HIDDEN
@@ -88,7 +89,7 @@ class Run(TracedBatch):
         self._wanted, self._targets, self._value_B = target, None, None
         self._logits, self._unseen, self.logits_on_host = None, False, torch.empty(0)
         self.gives_probabilities = False
-        self._last_site, self.settles_later, self.readings = None, False, 0
+        self._spoke, self.settles_later, self.readings = None, False, 0
         self.rows_read, self.recorded = None, False
         self._records: dict[bool, Record] = {}
         self._ran_before = False  # the forward of the record with gradients is another run's (KeptPass)
@@ -198,9 +199,7 @@ class Run(TracedBatch):
             self.notes.update(self.study.warnings)
             if unchecked:
                 self.require_slopes(maps, role)
-            self._last_site, self._unseen = maps.sites[-1], True
-            if not self.settles_later:
-                self._see(None)
+        self._take_rows(maps, role.spoke_BQ if isinstance(role, Observe) else None)
         if role.plan is None or not role.plan.streams:
             maps = with_streams(maps, self.study)
         if layers is None:
@@ -225,8 +224,10 @@ class Run(TracedBatch):
             role.rows_attend = self.batch.reference_rows > 0
             role.plan = None if role.rows_attend or padded else plan
             shares: list[Tensor] = []
-            if isinstance(role, Observe) and layers is not None:
-                role.layers, role.glance = layers, partial(self._glance, shares) if padded else None
+            if isinstance(role, Observe):
+                role.count = self.attentions
+                if layers is not None:
+                    role.layers, role.glance = layers, partial(self._glance, shares) if padded else None
             before = kept.seen(Recorder)
             role, self._ran_before = before or role, (ran := before is not None)
             self.forwards_B += 0 if ran else rows / self.batch.size
@@ -240,6 +241,14 @@ class Run(TracedBatch):
                 return maps, role, shares
             except OffPlan:
                 plans.missed(of_kind)
+
+    def _take_rows(self, maps: Record, spoke_BQ: Tensor | None) -> None:
+        """Compare the rows of the last map that have a gradient with the read-out rule."""
+        spoke_BQ = spoke_rows(maps.sites[-1]) if spoke_BQ is None else spoke_BQ
+        if spoke_BQ is not None:
+            self._spoke, self._unseen = (maps.sites[-1].first_query, spoke_BQ), True
+            if not self.settles_later:
+                self._see(None)
 
     def lost_to_padding(self, share_B: Tensor) -> None:
         """Set the share of attention that goes to padding, if no map is stored."""
@@ -297,6 +306,7 @@ class Run(TracedBatch):
             self.forwards_B += 1
             role = Dissect(self.batch.size, self.module_names, self.study.batch_axes)
             role.rows_attend = self.batch.reference_rows > 0
+            role.count = self.attentions
             with with_weights(self.modality.model):
                 self._anatomy = dissect(partial(self.output.logits, self.batch), role)
             require_sites(self._anatomy.record)
@@ -304,6 +314,7 @@ class Run(TracedBatch):
             self._records[False] = with_streams(self._anatomy.record, self.study)
             if self._logits is None:
                 self._see(self._anatomy.record.logits)
+            self._take_rows(self._anatomy.record, role.spoke_BQ)
         return self._anatomy
 
     # Checks that gradients at the maps are slopes

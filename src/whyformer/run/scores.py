@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput, CaptureError, ModelFailed, NotOffered, WhyformerError
+from whyformer.errors import BadInput, ModelFailed, NotOffered, WhyformerError
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, on_host
 from whyformer.inputs.language import spoken_at
@@ -23,6 +23,12 @@ from whyformer.study import Study, require_real_rows, rows_of_each, streams
 from whyformer.study.interference import is_tried, require_apart, require_same
 from whyformer.study.schedule import Schedule, Windows
 from whyformer.targets import are_probabilities, refuse_twice, require_finite, resolve_targets, scalar_at, scalar_of
+
+
+def spoke_rows(site: Site) -> Tensor | None:
+    """(B, Q) whether a row of a map has a gradient; None: there are no gradients."""
+    return None if site.attention_grad_BHQK is None else site.attention_grad_BHQK.any(3).any(1)
+
 
 LENGTHS = 32  # cached read-out rows, by length of the input
 
@@ -57,7 +63,8 @@ class ScoredBatch:
     _wanted: Any
     _logits: Tensor | None
     _unseen: bool  # still to be checked: whether they are finite, and logits at all
-    _last_site: Site | None  # still to be checked: whether other rows of it are read
+    # Still to be checked: the first row of the last map, and whether each of its rows has a gradient.
+    _spoke: tuple[int, Tensor] | None
     _targets: list[Target] | None
     _value_B: Tensor | None
 
@@ -162,7 +169,7 @@ class ScoredBatch:
     @cached_property
     def readout_BN(self) -> Tensor:
         """(B, N) weights of the output rows that feed the head."""
-        if self._last_site is not None and not self.settles_later:
+        if self._spoke is not None and not self.settles_later:
             self._see(None)
         if self.multi_stream:
             rules = self.study.readouts
@@ -183,14 +190,10 @@ class ScoredBatch:
             read_BN = torch.stack([torch.isin(own_N, own_N.new_tensor(places)) for own_N, places in rows])
             read_BN = (read_BN & self.keep_BN).float()
             return read_BN / read_BN.sum(1, keepdim=True)
-        if self.study.readout.kind == "rows" and self.modality.lengths_vary:
+        if self._looks_up:
             self.setup_forwards += self.batch.size
             return rows_of_each(self.modality, self.batch, self.study, self.length)
         if not self.unpadded:
-            # A head may read a fixed end, or the first or last real row. Raw texts are padded on the side that is safe.
-            end_B = self.keep_BN[:, -1 if self.study.readout.kind == "last" else 0]
-            if not (self.batch.raw or self.output.causal or self.recorded or bool(end_B.all())):
-                self.setup_forwards += require_real_rows(self.modality, self.batch, self.keep_BN, self.study)
             return self.study.readout.weights(self.keep_BN)
         weights_1N = self.study.read_rows.get(key := (self.study.readout, self.length, self.keep_BN.device))
         if weights_1N is None:
@@ -213,24 +216,33 @@ class ScoredBatch:
             raise BadInput(f"start_layer={start_layer}: the model has {count} layers, numbered 0 to {count - 1}.")
         return count
 
-    def elsewhere(
-        self, first_query: int, spoke_BQ: Tensor | None = None, gradient_BHQK: Tensor | None = None
-    ) -> Tensor | None:
-        """(B,) whether a row of the last map has a gradient that the read-out rule does not read; None: not checked."""
-        # A head may find its row by content (token 19, the end of the text).
+    def require_real_rows(self) -> None:
+        """Raise if the head reads a fixed end of its rows that is padding here; raw texts are padded on a safe side."""
+        if not (self.batch.raw or self.output.causal or self.batch.positions or self.batch.spans or self.unpadded):
+            self.setup_forwards += require_real_rows(self.modality, self.batch, self.keep_BN, self.study)
+
+    @property
+    def attentions(self) -> int | None:
+        """Return how many attentions the model calls, if the rows that its head reads can be checked for each input."""
         readout = self.study.readout
-        if readout is None or readout.besides or not self.study.plain:
+        # Between rows of a table columns are mixed once more (SAINT).
+        checked = readout is not None and not readout.besides and self.study.plain and not self.batch.reference_rows
+        return len(self.study.sites) if checked and not self._looks_up else None
+
+    @property
+    def _looks_up(self) -> bool:
+        """Whether the rows that feed the head are looked up for each input."""
+        return self.study.readout is not None and self.study.readout.looked_up(self.modality.lengths_vary)
+
+    def elsewhere(self, first_query: int, spoke_BQ: Tensor) -> Tensor | None:
+        """(B,) whether other rows of the last map have a gradient than the read-out rule reads; None: not checked."""
+        # A head may find its row by content (token 19, the end of the text), or read one through a gate.
+        if self.attentions is None:
             return None
-        if readout.kind == "rows" and self.modality.lengths_vary:  # found for each
-            return None
-        if self.batch.reference_rows:  # between rows of a table columns are mixed once more (SAINT)
-            return None
-        if spoke_BQ is None:
-            assert gradient_BHQK is not None
-            spoke_BQ = gradient_BHQK.any(3).any(1)
         rows = slice(first_query, first_query + spoke_BQ.shape[1])
-        unread_BQ = (self.keep_BN & (self.readout_BN == 0))[:, rows]
-        return (spoke_BQ & unread_BQ).any(1)
+        read_BQ = (self.readout_BN > 0)[:, rows]
+        # The explained class may depend on no row at all: where its probability is 1 in floating point.
+        return ((spoke_BQ ^ read_BQ) & self.keep_BN[:, rows]).any(1) & spoke_BQ.any(1)
 
     def reads_elsewhere(self, first_query: int, spoke_BQ: Tensor) -> bool:
         """Return whether other rows of the last map feed the head than the rule says; they are then searched anew."""
@@ -241,15 +253,9 @@ class ScoredBatch:
         return True
 
     def _read_anew(self) -> None:
-        """Search the rows that feed the head for each text; raise for inputs of fixed length."""
-        readout = self.study.readout
-        assert readout is not None
-        if not self.modality.lengths_vary:
-            raise CaptureError(
-                f"the output position of this input differs from that of the analysed input ({readout}): it depends "
-                "on the content of the input, and this is not supported for inputs of fixed length."
-            )
-        self.study = replace(self.study, readout=replace(readout, kind="rows"))
+        """Search the rows that feed the head for each input."""
+        assert self.study.readout is not None
+        self.study = replace(self.study, readout=replace(self.study.readout, kind="rows", varies=True))
         self.__dict__.pop("readout_BN", None)
 
     # Logits, and the explained value of each input and of its variants
@@ -326,13 +332,13 @@ class ScoredBatch:
         if not ask or self._logits is None:
             return
         self._unseen = False
-        last, self._last_site, elsewhere_B = self._last_site, None, None
+        spoke, self._spoke, elsewhere_B = self._spoke, None, None
         if self._logits.is_cuda:  # the GPU is still at work
             require_known(self.modality.model)
             with suppress(WhyformerError):  # raised later, where they are read
                 _ = self.units
-        if last is not None:
-            elsewhere_B = self.elsewhere(last.first_query, gradient_BHQK=last.attention_grad_BHQK)
+        if spoke is not None:
+            elsewhere_B = self.elsewhere(*spoke)
         if elsewhere_B is None:
             logits = self.logits_on_host = self._logits.cpu()  # one copy for all checks
         else:

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from whyformer.capture.functions import ATTENTION, Args, Function, Kwargs
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
-from whyformer.errors import BadInput, NotOffered, NotOverUnits, WhyformerError
+from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits, WhyformerError
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, require_shown, shifted
 from whyformer.loan.borrow import known_about, modules_of
@@ -115,10 +115,14 @@ def padding_index(modality: Modality) -> int | None:
     return next((int(table.padding_idx) for table in tables if table.padding_idx is not None), None)
 
 
-def reads_padding(row: int, first: bool) -> str:
-    """The error message for a head that reads this row; first: it reads at the beginning."""
+class ReadsPadding(CaptureError, BadInput):
+    """The head reads a position that is padding: whatever the method, the prediction is not about the input."""
+
+
+def reads_padding(row: int, first: bool) -> ReadsPadding:
+    """Return the error for a head that reads this row; first: it reads at the beginning."""
     place, other = (f"position {row}", "right") if first else ("the last position", "left")
-    return (
+    return ReadsPadding(
         f"the head uses {place} of each input, which is padding here (masked), so it uses no position of the input. "
         f"Pad on the {other} side, or give inputs one by one, without padding."
     )
@@ -126,16 +130,19 @@ def reads_padding(row: int, first: bool) -> str:
 
 def require_real_rows(modality: Modality, batch: Batch, keep_BN: Tensor, study: Study) -> int:
     """Raise if the head reads a fixed end of its rows and that is padding; return the passes that took."""
+    if isinstance(study.trouble, ReadsPadding):
+        raise ReadsPadding(*study.trouble.args)
+    if not study.plain or study.readout is None:
+        return 0
     # The first row or the first real one? An input without padding does not tell. Asked once per model.
-    assert study.readout is not None
     first, last, facts = study.readout.kind != "last", study.sites[-1], known_about(modality.model)
     padded = (~keep_BN[:, 0 if first else -1]).nonzero()[:, 0].tolist()
     asked = ("reads real rows", first)
-    if not padded or asked in facts or study.readout.kind == "mean" or last.queries != last.keys:
+    if not padded or asked in facts or study.readout.kind in {"mean", "rows"} or last.queries != last.keys:
         return 0
     rows = readout_rows(Passes(modality, batch.select(padded[:1])), len(study.sites) - 1).rows
     if rows and not keep_BN[padded[0], rows].any():
-        raise BadInput(reads_padding(rows[0], first))
+        raise reads_padding(rows[0], first)
     facts[asked] = True
     return 1
 

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from whyformer.capture.functions import Args, Function, Kwargs
+from whyformer.capture import functions as fn
+from whyformer.capture.functions import Args, Function, Kwargs, tensors_in
 from whyformer.capture.intercept import Intercept
-from whyformer.capture.roles import Intervene, Outline, first_values
+from whyformer.capture.roles import Intervene, Outline, first_values, mixed_sum
 from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError
 from whyformer.inputs.base import Modality
@@ -21,10 +22,9 @@ from whyformer.inputs.output import Output
 from whyformer.loan.backwards import backwards_of
 from whyformer.loan.borrow import module_names
 
-BY_CONTENT = (
-    "the output position of another image differs from that of the analysed one ({readout}): it depends on the content "
-    "of the image, which is not supported."
-)
+COMBINES = fn.REDUCTIONS | fn.LARGEST | fn.MEASURES | fn.PRODUCTS | fn.RESHAPES | fn.WEIGHTED
+COMBINES |= {"logsumexp", "median", "prod"}
+EVEN = 1e-3  # of the largest slope: how far those of rows that a mean is taken of may differ by rounding
 FEW = 6  # positions, below which one is repeated to make an input longer; above, one is left out
 
 
@@ -40,6 +40,11 @@ class Readout:
     skip_start: int = 0
     skip_end: int = 0
     besides: bool = field(default=False, compare=False)  # the head pools other rows, too
+    varies: bool = field(default=False, compare=False)  # by the content of the input, whatever its length
+
+    def looked_up(self, lengths_vary: bool) -> bool:
+        """Whether the rows are found for each input: of inputs of one length, only where they are not the same."""
+        return self.kind == "rows" and (lengths_vary or self.varies)
 
     def weights(self, keep_BN: Tensor) -> Tensor:
         """(B, N) weights over output rows, summing to one; ``keep_BN`` marks real positions."""
@@ -159,6 +164,7 @@ class Reached(NamedTuple):
     of: int  # how many rows it has
     slots: set[int]  # rows that are picked by index
     maximum: bool = False  # the head takes the largest over the rows, number by number
+    uneven: bool = False  # the head combines rows in another way than by their mean or sum
 
     @property
     def followed(self) -> list[int]:
@@ -174,6 +180,8 @@ class Ending:
     result: Tensor
     picked: list[tuple[int, Tensor]] = field(default_factory=list)  # rows taken one by one, as in hidden[:, 0]
     maximum: bool = False  # the largest over the rows was taken
+    combined: list[Tensor] = field(default_factory=list)  # (1, n, D) vectors of which a function made fewer
+    weighed: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # vectors times weights, and these weights
 
     @property
     def slots(self) -> set[int]:
@@ -181,10 +189,7 @@ class Ending:
 
     def see(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any) -> None:
         """A function that the model calls after this attention."""
-        if name in {"max", "amax"} and isinstance(args[0], Tensor):
-            dims = [*args[1:2], (kwargs or {}).get("dim")]
-            self.maximum |= self._is_hidden(args[0]) and any(d in (1, -2, (1,), [1]) for d in dims)
-            return
+        self._see_pooling(name, tensors_in((*args, *(kwargs or {}).values())), out)
         if name == "__getitem__":
             index = args[1]
         elif name == "select" and len(args) == 3:
@@ -195,6 +200,40 @@ class Ending:
         if by_row and self._is_hidden(args[0]):
             self.picked.append((index[1] % positions_of(self.site)[0], out))
 
+    def _see_pooling(self, name: str, operands: list[Tensor], out: Any) -> None:
+        """Note vectors of rows that a function combines, and those that are multiplied by weights of their rows."""
+        result = out if isinstance(out, Tensor) else next(iter(tensors_in([out])), None)
+        vectors = [t for t in operands if t.ndim == 3 and len(t) == 1 and t.requires_grad]
+        if not vectors or result is None or result.ndim > 3:
+            return
+        if name in fn.MULS | fn.DIVS and result.ndim == 3:
+            rows = result.shape[1]
+            for weights in operands:
+                fits = weights.ndim > 1 and weights.shape[-2] == rows > 1
+                if fits and (weights.shape[-1] == 1 or not weights.requires_grad):
+                    self.weighed.append((result, weights))
+        if name in COMBINES:
+            for each in vectors:
+                axis = self._row_axis(each)
+                if each.shape[axis] > 1 and result.shape[axis if result.ndim == 3 else 0] != each.shape[axis]:
+                    self.combined.append(each)
+                    self.maximum |= name in fn.LARGEST | {"median"}
+
+    def _row_axis(self, vectors: Tensor) -> int:
+        """Which axis counts the rows; a head may have transposed them."""
+        rows = positions_of(self.site)[0]
+        return 2 if vectors.shape[2] == rows != vectors.shape[1] else 1
+
+    def _is_uneven(self, slopes: Sequence[Tensor | None]) -> bool:
+        """Whether rows enter with other weights than in a mean; slopes: of the logits, at what was combined."""
+        for product, weights in self.weighed:
+            rows = weights.detach().reshape(-1, *weights.shape[-2:])[0]
+            at_once = not weights.requires_grad or any(product is t for t in self.combined)
+            if at_once and _differ(rows):
+                return True
+        axes = map(self._row_axis, self.combined)
+        return any(_differ(s[0].movedim(axis - 1, 0)) for s, axis in zip(slopes, axes, strict=True) if s is not None)
+
     def _is_hidden(self, tensor: Tensor) -> bool:
         """Whether a tensor holds a vector for each of the rows."""
         return tensor.ndim == 3 and tensor.shape[1] == positions_of(self.site)[0]
@@ -203,12 +242,19 @@ class Ending:
         """The gradient at the result shows which rows reach the logits; that of a picked row, whether it was used."""
         taken = [(row, part) for row, part in self.picked if part.requires_grad]
         with torch.enable_grad():
-            wanted = [self.result, *(part for _, part in taken)]
+            wanted = [self.result, *(part for _, part in taken), *self.combined]
             grad, *others = torch.autograd.grad(mixed_sum(logits), wanted, allow_unused=True)
         if grad is None:
             return Reached([], positions_of(self.site)[0], set())
-        used = {row for (row, _), slope in zip(taken, others, strict=True) if slope is not None and slope.any()}
-        return Reached(reached_rows(self.site, grad), positions_of(self.site)[0], used, self.maximum)
+        used = {row for (row, _), slope in zip(taken, others, strict=False) if slope is not None and slope.any()}
+        rows, uneven = reached_rows(self.site, grad), self._is_uneven(others[len(taken) :])
+        return Reached(rows, positions_of(self.site)[0], used, self.maximum, uneven)
+
+
+def _differ(rows: Tensor) -> bool:
+    """Whether some rows are not equal, those of zeros (masked ones) aside."""
+    used = rows[rows.flatten(1).any(1)]
+    return len(used) > 1 and bool((used - used[0]).abs().max() > EVEN * used.abs().max())
 
 
 class ReadoutFinder(Outline):
@@ -274,11 +320,6 @@ def silenced_rows(run: Passes, last: int, variant: Batch | None) -> tuple[list[i
 
     plain = logits_without(None)
     return [row for row in range(count) if not torch.equal(logits_without(row), plain)], count
-
-
-def mixed_sum(values: Tensor) -> Tensor:
-    """Sum values with random weights, so that no two of their gradients cancel."""
-    return (values * torch.randn(values.shape, generator=torch.Generator().manual_seed(0)).to(values)).sum()
 
 
 def reached_rows(site: OpenSite, grad: Tensor | None) -> list[int]:
@@ -356,7 +397,7 @@ def confirmed(run: Passes, readout: Readout, sites: Sequence[SiteFacts], extra: 
     if modality.pixels and len(run.one.tensors) == 1 and site.queries == site.keys:
         turned = run.one.with_tensors(**{modality.main: run.one.tensors[modality.main].flip(-1, -2)})
         if not holds(turned, None):
-            raise CaptureError(BY_CONTENT.format(readout=readout))
+            return Readout("rows", tuple(range(site.keys)), varies=True)
     if modality.multi_input and modality.kind == "language" and readout.kind == "last":
         return readout  # explained at the last token by us; with images in it, a text has no other order
     fits = site.queries == site.keys == modality.length(run.one) + extra

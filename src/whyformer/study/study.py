@@ -35,8 +35,12 @@ POOLED_BESIDES = (
     "others."
 )
 MAXIMUM = (
-    "the head uses max-pooling over the positions; here they are weighted evenly, so it is not part of the scores "
-    "which of them had the maximum."
+    "the head uses max-pooling over the positions (or a median, or the largest few); here they are weighted evenly, so "
+    "it is not part of the scores which of them had the maximum."
+)
+UNEVEN = (
+    "the head does not take the plain mean of the positions (it weights them, lays them end to end, or takes another "
+    "statistic); here they are weighted evenly, so what it makes of each is not part of the scores."
 )
 SEVERAL_LAYERS = (
     "the head uses the output of several layers, not only of the last one; attention methods use the last one only, "
@@ -175,6 +179,8 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
         if front is None and readout.kind == "last":
             front = 0  # the model's own token comes last
     notes += _notes(survey, readout, sites[-1].queries)
+    if any(note.startswith(WEIGHED[: WEIGHED.index("{")]) for note in notes):  # which names the reason
+        notes = tuple(note for note in notes if note != UNEVEN)
     study = replace(study, readout=readout, leak=leak, extra=extra, front=front, notes=notes)
     apart = _side_by_side(survey, schedule)
     if apart is not None:
@@ -195,19 +201,18 @@ def _readout(
     """The rule for rows of the last attention that feed the head, the positions that it reads, what it leaves out."""
     last = survey.sites[-1]
     queries, keys = readouts.positions_of(last)
-    rows, count, slots, maximum = readouts.readout_rows(run, len(survey.sites) - 1)
-    notes = (MAXIMUM,) if maximum and len(rows) > 1 else ()
+    rows, count, slots, maximum, uneven = readouts.readout_rows(run, len(survey.sites) - 1)
+    notes = (MAXIMUM,) if maximum and len(rows) > 1 else (UNEVEN,) if uneven and len(rows) > 1 else ()
     read = None if maximum else set(rows)  # None: which positions it would read is not known
     # Rows are numbered among the real positions, so that padding on the left does not count.
     rank = {int(p): i for i, p in enumerate(real.nonzero()[:, 0])}
     if queries == keys:
         if rows and rank and not any(row in rank for row in rows):
-            raise CaptureError(reads_padding(rows[0], rows[0] < min(rank)))
+            raise reads_padding(rows[0], rows[0] < min(rank))
         rows, slots = [rank[r] for r in rows if r in rank], {rank[s] for s in slots if s in rank}
         readout = readouts.readout_of(rows, count, len(rank), slots)
         readout = replace(readout, besides=readouts.pooled_besides(rows, slots))
-        besides = (POOLED_BESIDES.format(rule=readout),) if readout.besides else ()
-        return readout, read, (*besides, *notes)
+        return readout, read, (POOLED_BESIDES.format(rule=readout),) if readout.besides else notes
     # The last layer asks for a few rows only; they are named by where their query came from.
     asked = range(last.first_query, last.first_query + queries)
     return readouts.readout_of(list(asked), len(rank), len(rank), set()), None if maximum else set(asked), notes

@@ -193,7 +193,8 @@ def dissect(forward: Forward, intercept: Dissect) -> Anatomy:
     """Run the model once and come back with its sites and blocks."""
     with torch.no_grad():
         with intercept:
-            logits = forward()
+            logits = intercept.differentiate(forward())
+        intercept.tape.detach()
         intercept.settle()
         record = Record(tuple(sites_of(intercept, values=True)), logits, intercept.unclaimed)
     return Anatomy(record, tuple(intercept.blocks))

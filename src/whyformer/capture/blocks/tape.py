@@ -119,6 +119,10 @@ class Tape:
         self.calls.append(call)
         return call
 
+    def detach(self) -> None:
+        """After the pass: let go of the graph that the gradient of the head was taken in."""
+        self.values = {number: value.detach() for number, value in self.values.items()}
+
     def makers(self) -> dict[int | None, TapedCall]:
         """The call that made each tensor, by its number."""
         return {number: call for call in self.calls for number in call.outs}

@@ -269,6 +269,7 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
         if study.plain and not run.unpadded:
             role.keep_BN = run.keep_BN if rows == run.batch.size else run.keep_BN.any(0, keepdim=True)
         role.one_stream = study.plain
+        role.count = None if grad else run.attentions
         role.measures = grad and ("slopes",) not in study.undisturbed
         run.forwards_B += 0 if before else rows / run.batch.size
         run.backwards_B += int(grad)
@@ -291,8 +292,8 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
     run.require_undisturbed(logits, graph=grad)
     if grad:
         _require_slopes(run, role, logits)
-        if role.spoke_BQ is not None and run.reads_elsewhere(role.sites[-1].first_query, role.spoke_BQ):
-            return fold(run, fusion, begin, multi_stream)
+    if role.spoke_BQ is not None and run.reads_elsewhere(role.sites[-1].first_query, role.spoke_BQ):
+        return fold(run, fusion, begin, multi_stream)
     return take
 
 
