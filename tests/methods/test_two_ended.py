@@ -189,3 +189,28 @@ def test_where_no_guide_runs_neighbours_are_measured_first() -> None:
     assert found.scores.argmax() == 17 and found.scores[17] == pytest.approx(3.0, abs=1e-5)
     assert np.abs(np.delete(found.scores, 17)).max() < 1e-5
     assert found.cost.forwards <= 34 and found.options["guide"] is None
+
+
+class PooledByAQuery(torch.nn.Module):
+    """Patches that a learned query pools, with maps of the shape (inputs · heads, 1, patches)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.head = torch.nn.Conv2d(3, 8, 4, 4), torch.nn.Linear(8, 3)
+        self.layer = torch.nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+        self.query, self.pool = torch.nn.Parameter(torch.randn(1, 1, 8)), torch.nn.MultiheadAttention(8, 2, 0.0)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        x = self.layer(self.patches(pixel_values).flatten(2).transpose(1, 2)).transpose(0, 1)
+        return self.head(self.pool(self.query.expand(1, x.shape[1], 8), x, x)[0][0])
+
+
+def test_a_batch_whose_heads_cannot_be_distinguished_has_the_guide_of_its_inputs() -> None:
+    torch.manual_seed(0)
+    model, pictures = PooledByAQuery().eval(), torch.randn(2, 3, 16, 16)
+    ask = {"method": "two_ended", "target": 0, "passes": 16}
+    together = wf.explain(model, {"pixel_values": pictures}, **ask)
+    for row, found in enumerate(together):
+        (alone,) = wf.explain(model, {"pixel_values": pictures[row : row + 1]}, **ask)
+        assert found.options["guide"] == alone.options["guide"] is not None
+        close(found.scores, alone.scores)

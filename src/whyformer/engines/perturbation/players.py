@@ -13,7 +13,7 @@ from torch import Tensor
 
 from whyformer.engines.perturbation.regression import KnownErrors
 from whyformer.engines.perturbation.variants import default_replacement
-from whyformer.errors import BadInput, NotOffered, WhyformerError
+from whyformer.errors import AmbiguousLayout, BadInput, MixedInputs, NotOffered, WhyformerError
 from whyformer.extras import require
 from whyformer.inputs.image import patch_index
 from whyformer.loan.backwards import refuse_without_gradients
@@ -199,8 +199,9 @@ def guide_of(run: Run, wanted: str, usual: Sequence[str]) -> Guide | None:
             if entry.needs & {"attention_gradients", "input_gradients"}:
                 refuse_without_gradients(run.modality.model, f"guide={name!r}")
             made = entry.run(run, **entry.defaults)
-        except WhyformerError:
-            if wanted != "auto":
+        except WhyformerError as error:
+            # A batch that a guide refuses as such is explained input by input, each with that guide.
+            if wanted != "auto" or (isinstance(error, (AmbiguousLayout, MixedInputs)) and run.batch.size > 1):
                 raise
             if entry.fingerprint:  # of another model: that was seen before any pass
                 tried.remove(name)
