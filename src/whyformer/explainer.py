@@ -271,9 +271,7 @@ class CoreExplainer(LoadedModel):
     def _unasked(self, source: Source, options: Mapping[str, Any], mapped: bool) -> str:
         """The method for inputs of this kind, "auto" where that depends on each input. mapped: it must have maps."""
         kind, passes, others = source.modality.kind, options.get("passes", PASSES), options.keys() - {"passes"}
-        # Without a tokenizer, special tokens would be taken away like words. Graphs are for one pass.
-        nameless = kind == "text" and source.modality.processor is None
-        if kind in MEASURED and (mapped or nameless or self.graphs is not None):
+        if kind in MEASURED and (mapped or self.graphs is not None):  # graphs are for one pass
             return ANYWHERE
         choices = [name for name, _ in answers(kind, 1, passes)]
         fitting = [name for name in choices if others <= get_method(name).options.keys()] if others else []

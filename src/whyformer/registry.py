@@ -24,7 +24,7 @@ PASSES = 128  # that one input may take; a backward counts two
 FEWEST = 16  # passes, with which a few parts can be measured
 MOST_UNITS = 1000  # of more, 128 passes measure too few to be better than one pass
 # Kinds of inputs whose parts are measured at both ends, and with which options.
-MEASURED: dict[str, dict[str, Any]] = {"text": {}, "image": {"guide": "auto"}, "table": {}}
+MEASURED: dict[str, dict[str, Any]] = {"text": {}, "image": {"guide": "auto"}, "table": {}, "sequence": {}, "": {}}
 # bench/needle.py: the sentence that holds the answer comes first; AttnLRP keeps no maps, so prompts can be long.
 ONE_PASS = {"text": "value_x_gradient", "language": "attn_lrp", "table": "decompx"}
 ANYWHERE = "generic_attention"  # images, detectors and other models of several streams, sound, unknown tensors

@@ -236,8 +236,9 @@ def test_tokens_before_a_position_are_replaced_in_place(method: str) -> None:
 def test_positions_where_no_token_is_known_to_stand_for_another() -> None:
     model = seeded(OfAWord)
     for method in METHODS:
-        with pytest.raises(NotOffered, match=r"start_ids and end_ids may hold positions.*replace=<token id>"):
-            wf.explain(model, WORD, method=method, target=TARGET)
+        (found,) = wf.explain(model, WORD, method=method, target=TARGET, progress=False)
+        assert found.options["replace"] == "mean_vector"
+        assert [w for w in found.warnings if "may hold positions" in w and "in place (mean_vector)" in w]
     (asked,) = wf.explain(model, WORD, method="occlusion", replace="delete", target=TARGET)
     assert [w for w in asked.warnings if "start_ids and end_ids may hold positions" in w and "another token" in w]
     (named,) = wf.explain(model, WORD, method="occlusion", replace=5, target=TARGET)
@@ -255,7 +256,7 @@ def test_labels_and_types_are_no_positions() -> None:
     model = seeded(lambda: hf.BertForSequenceClassification(config))
     beside = {"token_type_ids": torch.zeros_like(IDS), "labels": torch.tensor([1])}
     (found,) = wf.explain(model, {"input_ids": IDS, **beside}, method="occlusion", target=TARGET)
-    assert found.options["replace"] == "delete" and not [w for w in found.warnings if "positions" in w]
+    assert found.options["replace"] == "mean_vector" and not [w for w in found.warnings if "positions" in w]
 
 
 def test_every_argument_loses_the_same_tokens() -> None:

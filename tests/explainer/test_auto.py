@@ -115,8 +115,6 @@ def test_the_caption_says_what_was_asked(sentiment: wf.Explainer) -> None:
 
 
 def test_what_asks_for_one_pass_gets_it(sentiment: wf.Explainer) -> None:
-    bert = CASES["bert"]
-    assert wf.explain(bert.build("sdpa"), bert.inputs())[0].method == ANYWHERE, "no tokenizer: [CLS] is not known"
     assert sentiment.explain(SHORT, keep_layers=True).layers is not None
     assert sentiment.explain(SHORT, memory="fold").method == ANYWHERE
     assert sentiment.explain(SHORT, start_layer=1).method == ANYWHERE, "it has this option"

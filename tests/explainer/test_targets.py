@@ -89,7 +89,8 @@ def test_one_output_per_token_is_explained_at_one_of_them(head: str) -> None:
     with pytest.raises(errors.NotOffered, match=r"logits\[:, position\]"):
         wf.explain(model, text())
     logits = model(**text()).logits.detach()
-    for row, found in enumerate(wf.explain(model, text(), target=wf.Target(1, position=3))):
+    how: Any = {"target": wf.Target(1, position=3), "method": "generic_attention"}
+    for row, found in enumerate(wf.explain(model, text(), **how)):
         assert found.value == pytest.approx(float(logits[row, 3, 1]), abs=1e-5)
         assert "3" in found.readout and found.target.position == 3
         np.testing.assert_array_equal(found.scores, found.matrix[3])

@@ -17,7 +17,7 @@ from tests.models.kinds import KINDS, SERIES, steps
 from tests.models.others import OTHERS
 from tests.support.processors import tokenizer
 from tests.test_errors import refused
-from whyformer.errors import BadInput, NotOffered, NotOverUnits, PartlyCaptured
+from whyformer.errors import BadInput, NotOffered, NotOverUnits, PartlyCaptured, UnknownName
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 
@@ -57,6 +57,28 @@ def test_a_query_of_the_models_own_is_no_token_of_the_text() -> None:
     with torch.no_grad():
         drops = model(ids[:1])[0, 1] - model(changed)[:, 1]
     np.testing.assert_allclose(one.scores[:6], drops, atol=1e-6)
+    (default,) = wf.explain(model, ids[:1], method="occlusion", target=1)
+    (deleted,) = wf.explain(model, ids[:1], method="occlusion", target=1, replace="delete")
+    vectors = model.words.weight[ids[0]].detach().repeat(6, 1, 1)
+    vectors[torch.arange(6), torch.arange(6)] = model.words.weight.detach().mean(0)
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "words", nn.Identity())
+        drops = default.value - model(vectors)[:, 1]
+    np.testing.assert_allclose(default.scores[:6], drops, atol=1e-6)
+    assert default.options["replace"] == deleted.options["replace"] == "mean_vector", "what was done"
+    assert not default.warnings and "text: mean_vector" in deleted.warnings[0]
+
+
+def test_a_token_id_replaces_no_vectors() -> None:
+    """Before, zeros were used, and the id was reported."""
+
+    class Steps(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = self.block(self.entry(x))
+            return self.head(self.pool(self.query.expand(len(hidden), 1, -1), hidden, hidden)[0][:, 0])
+
+    with pytest.raises(UnknownName, match=r"unknown replacement 7\. Known: zero, mean"):
+        wf.explain(seeded(Steps), torch.randn(1, 6, 5), method="occlusion", replace=7)
 
 
 # Words that a model calls by another name

@@ -212,6 +212,33 @@ def lookup_of(func: Any, args: Args, kwargs: Kwargs | None) -> Lookup | None:
     return Lookup(name, call["input"], call["weight"], mode, plain)
 
 
+ABSENT = -(2**30)  # in place of an id: that of a masked unit, of which no id is known
+
+
+class MeanVectors(TorchFunctionMode):
+    """Look masked ids up as the mean vector of their table: each id of a vocabulary, each category alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0  # masked ids that were looked up
+
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+        kwargs, lookup, one_hot = kwargs or {}, lookup_of(func, args, kwargs), func.__name__ == "one_hot"
+        ids = args[0] if one_hot else None if lookup is None or lookup.name == "embedding_bag" else lookup.ids
+        # A column may have an offset into a table of all columns.
+        absent = ids < ABSENT // 2 if ids is not None and ids.dtype in {torch.int32, torch.int64} else None
+        if absent is None or not absent.any():
+            return func(*args, **kwargs)
+        first = ids.clamp(min=0)
+        kwargs = {k: first if value is ids else value for k, value in kwargs.items()}
+        out = func(*(first if value is ids else value for value in args), **kwargs)
+        if not one_hot and not out.is_floating_point():
+            return out
+        self.seen += int(absent.sum())
+        mean = torch.full(out.shape[-1:], 1 / out.shape[-1]) if lookup is None else lookup.weight.mean(0)
+        return torch.where(absent.view(*absent.shape, *[1] * (out.ndim - absent.ndim)), mean.to(out.device), out)
+
+
 class ShiftEmbedding(TorchFunctionMode):
     """Add ``delta(ids)`` to the word embeddings at every lookup, in all passes of an explanation."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whyformer.capture.lookups import LookupLeaves, SwapEmbedding
-from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.capture.lookups import ABSENT, LookupLeaves, MeanVectors, SwapEmbedding
+from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError
 from whyformer.inputs.batch import (
     NOT_THE_MODELS,
     Batch,
@@ -32,11 +32,13 @@ from whyformer.inputs.decoding import PLAIN, Decoding
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.inputs.units import GROUPS, Column
+from whyformer.loan.borrow import borrowed, known_about
 from whyformer.loan.quantised import is_adapted
 from whyformer.loan.spread import execution_device
 from whyformer.results.types import Units
 from whyformer.shapes import Array
 
+MEAN_VECTOR = "mean_vector"  # the baseline of ids without a token that could replace them
 NO_WEIGHT = torch.empty(0)  # of a model without any
 
 
@@ -50,6 +52,7 @@ class Modality(ABC):
     pixels = False  # the input is a picture, and its patches are the units
     multi_input = False  # several streams of units: no single tensor is "the" input
     lengths_vary = False  # each input has as many positions as it needs; the rest of its row is padding
+    example: Batch | None = None  # one input of the user's own tensors
     padding_in_doubt = False  # a model may hide padding by itself, or by a mask that means the opposite
     segments: Any = "token"  # what is scored as one: tokens, words, sentences, or ranges of characters
     unscored: tuple[str, ...] = ()  # arguments that reach the answer and are not among its units
@@ -300,6 +303,24 @@ class Modality(ABC):
         """Return the full name of a baseline, where a shorter one is understood."""
         return name
 
+    def looks_up(self, names: Sequence[str]) -> bool:
+        """Return whether the model looks all ids of these arguments up in tables, so that masked ones can have a mean.
+
+        Found by a pass over an example without any id.
+        """
+        if self.example is None:
+            return False
+        with borrowed(self.model), torch.no_grad():
+            facts, key = known_about(self.model), ("looks up", *names)
+            if key not in facts:
+                ids = {name: torch.full_like(self.example.tensors[name], ABSENT) for name in names}
+                try:
+                    self.call(replace(self.example.with_tensors(**ids), absent=True))
+                    facts[key] = True
+                except WhyformerError:
+                    facts[key] = False
+            return bool(facts[key])
+
     def about_baseline(self, name: Any) -> tuple[str, ...]:
         """Return remarks on a baseline that was not chosen by the user."""
         return ()
@@ -444,12 +465,20 @@ class Modality(ABC):
 
     def run_model(self, batch: Batch, *places: Any, **arguments: Any) -> Any:
         """Call the model; an error that it raises becomes a ModelFailed that names the tensors of the batch."""
+        vectors = MeanVectors()
         try:
-            return self.model(*places, **arguments)
+            with vectors if batch.absent else nullcontext():
+                output = self.model(*places, **arguments)
         except NOT_THE_MODELS:
             raise
         except Exception as error:
             raise model_failed(self.model, batch, error) from error
+        if batch.absent and vectors.seen < sum(int((t == ABSENT).sum()) for t in batch.tensors.values()):
+            raise NotOffered(
+                f"replace='{MEAN_VECTOR}' needs a table in which ids are looked up, and {type(self.model).__name__} "
+                f"does not look all of these up: use {self.in_place()}."
+            )
+        return output
 
     def scalar(self, scalar: str) -> str:
         """Return what is explained when ``scalar`` is asked for."""

@@ -186,6 +186,7 @@ class Batch:
     reference_rows: int = 0  # so many rows at the end are not explained: they are there for the first to look at
     alone: bool = False  # rows that would look at others are run without them
     by_input: bool = False  # units are all those of the inputs, wherever attention runs
+    absent: bool = False  # some ids are those of masked units (capture/lookups.py, MeanVectors)
 
     @property
     def size(self) -> int:
@@ -226,7 +227,7 @@ class Batch:
         """Return some of the inputs, in the given order."""
         index = list(range(self.size))[rows] if isinstance(rows, slice) else list(rows)
         # All fields but these hold a tuple with one entry per input, or an empty one.
-        others = {"tensors", "keep_BN", "constants", "shared", "reference_rows", "alone", "by_input"}
+        others = {"tensors", "keep_BN", "constants", "shared", "reference_rows", "alone", "by_input", "absent"}
         each: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in others}
         chosen: dict[str, Any] = {k: tuple(values[i] for i in index) for k, values in each.items() if values}
         return replace(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -324,6 +324,31 @@ def loaded(name: str | Path, processor: Any = None) -> tuple[Any, Any]:
         if kind == "sound":
             return model, checkpoint.sound_processor()
         return model, checkpoint.processor(PROCESSORS[kind], "processor")
+
+
+def tokenizer_of(model: Any) -> Any:
+    """Return the tokenizer that a model holds, or that of the folder (or download) it was loaded from; else None."""
+    held, config = getattr(model, "tokenizer", None), getattr(model, "config", None)
+    if hasattr(held, "convert_ids_to_tokens"):
+        return held
+    name, size = getattr(config, "_name_or_path", None), getattr(config, "vocab_size", None)
+    if not isinstance(name, str) or not name or not isinstance(size, int):
+        return None
+    folder = Path(name)
+    if not is_folder(folder) and (folder.is_absolute() or name.startswith(".")):
+        return None
+    tokenizer = _tokenizer_in(name, folder.stat().st_mtime_ns if is_folder(folder) else 0)
+    return tokenizer if tokenizer is not None and len(tokenizer) <= size else None
+
+
+@lru_cache(maxsize=8)
+def _tokenizer_in(name: str, changed: int) -> Any:
+    """Load the tokenizer of a folder, or of an earlier download: nothing is fetched, and no code of its own runs."""
+    try:
+        with quiet():
+            return _transformers().AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=True)
+    except Exception:  # whatever the libraries raise where there is none
+        return None
 
 
 def hub_is_away() -> bool:

@@ -18,7 +18,7 @@ from whyformer.inputs.answers import ChoiceInput, SpanInput
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Raw, are_tensors, as_list, is_single, named_tensors, signature_of
-from whyformer.inputs.checkpoint import loaded
+from whyformer.inputs.checkpoint import loaded, tokenizer_of
 from whyformer.inputs.detection import DetectionInput
 from whyformer.inputs.families import (
     BOX_FEATURES,
@@ -233,7 +233,8 @@ def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     ids = [k for k, v in tensors.items() if v.ndim == 2 and v.dtype in (torch.int64, torch.int32) and "mask" not in k]
     if "input_ids" in tensors or (ids and not floats):
         kind = TASKS.get(task_of(model).rpartition("For")[2], TextInput)
-        text = kind(model, processor, main="input_ids" if "input_ids" in tensors else ids[0])
+        tokenizer = tokenizer_of(model) if processor is None else processor
+        text = kind(model, tokenizer, main="input_ids" if "input_ids" in tensors else ids[0])
         known = getattr(model, "main_input_name", None) in text.parameters  # by name, as in all of transformers
         return text if known else _by_use(text, inputs)
     video = next((name for name in VIDEOS if name in floats and tensors[name].ndim == 5), None)

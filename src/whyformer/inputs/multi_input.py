@@ -103,8 +103,9 @@ def filling_by_stream(modality: Modality, name: str | int, units: Units, one: Ba
 
 def require_known(modality: Modality, replacement: str | int) -> None:
     """Raise if no stream has the replacement: it would be ignored."""
-    if isinstance(replacement, str) and replacement not in modality.replacements:
-        raise UnknownName("replacement", replacement, modality.replacements, "A token id (an integer) works too.")
+    if not modality.takes_token_ids if isinstance(replacement, int) else replacement not in modality.replacements:
+        hint = "A token id (an integer) works too." if modality.takes_token_ids else ""
+        raise UnknownName("replacement", replacement, modality.replacements, hint)
 
 
 def fitting(part: Modality, replacement: str | int) -> Any:

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.functions import ATTENTION, PRODUCTS, tensors_in
+from whyformer.capture.lookups import ABSENT
 from whyformer.capture.roles import first_values
 from whyformer.capture.trail import Notes
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, WhyformerError
-from whyformer.inputs.base import Modality, with_added
+from whyformer.inputs.base import MEAN_VECTOR, Modality, with_added
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, are_tensors, require_shown, shifted
 from whyformer.inputs.stream_inputs import Columns, Layout, StreamInput
 from whyformer.inputs.units import Column, assemble, averaged, owners_of_columns, pick, resampled
@@ -171,7 +172,6 @@ class TensorInput(Modality):
     """Tensors: units are the positions of a (B, N, D) sequence, or the columns of (B, F) tensors in call order."""
 
     padding_in_doubt = True
-    replacements = ("zero", "mean")
     fillers = ("mean", "resample")
 
     def __init__(self, model: nn.Module, processor: Any = None, example: Batch | None = None) -> None:
@@ -181,6 +181,13 @@ class TensorInput(Modality):
             sequences = [k for k, v in example.tensors.items() if v.ndim == 3 and v.is_floating_point()]
             self.main = sequences[0] if sequences else next(iter(example.tensors))
             self.stream = "sequence" if sequences else "table"
+            self.example = example.select([0])
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        tensors = self.example.tensors if self.example is not None and self.stream == "table" else {}
+        codes = [name for name, tensor in tensors.items() if _are_codes(tensor)]
+        return (MEAN_VECTOR, "zero", "mean") if codes and self.looks_up(codes) else ("zero", "mean")
 
     @property
     def kind(self) -> str:
@@ -357,16 +364,33 @@ class TensorInput(Modality):
         first = {name: names.index(name) for name in names}
         return [Columns(placed, k, self, slice(i, i + names.count(k)), k) for k, i in first.items()]
 
+    def about_baseline(self, name: Any) -> tuple[str, ...]:
+        tensors = self.example.tensors if self.example is not None and self.stream == "table" else {}
+        return (CODE_0,) if name == "zero" and any(map(_are_codes, tensors.values())) else ()
+
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
         """With a pool, the mean is that of its inputs, else that of the input's own vectors."""
         if pool is not None:
             owned = self.owners(units, one)
             return resampled(owned, one, pool) if name == "resample" else averaged(owned, one, pool.batch)
-        if name == "zero":
-            return [{name: torch.zeros_like(tensor) for name, tensor in one.tensors.items()}]
+        self.require_replacement(name)
+        if name in {"zero", MEAN_VECTOR}:
+            codes = ABSENT if name == MEAN_VECTOR else 0
+            return [{k: torch.full_like(t, codes if _are_codes(t) else 0) for k, t in one.tensors.items()}]
         if name == "mean":
             require_steps(self.stream)
         return super().filling(name, units, one)
+
+
+CODE_0 = (
+    "a masked category holds code 0, since the model does not look these codes up in a table: a column that holds 0 "
+    "scores 0. Describe the columns, processor=wf.Table(…, reference=rows), to compare them with typical rows."
+)
+
+
+def _are_codes(tensor: Tensor) -> bool:
+    """Return whether a tensor holds categories, which a model looks up."""
+    return tensor.dtype in {torch.int32, torch.int64}
 
 
 def require_steps(stream: str) -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from whyformer.capture.lookups import ABSENT
 from whyformer.errors import BadInput, NotOffered, TooLong, shown
 from whyformer.inputs import units as naming
-from whyformer.inputs.base import Modality, with_added
+from whyformer.inputs.base import MEAN_VECTOR, Modality, with_added
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, on_host, pointers, require_shown
 from whyformer.inputs.decoding import Decoding
 from whyformer.inputs.exchanges import ANSWER, Chars, answered, without_end
@@ -157,6 +158,7 @@ class TextInput(TokenInput):
         alone = batch.tensors.keys() <= {self.main, "attention_mask"}  # neither holds positions
         self.pointers = () if alone or self.multi_input or self.compares else pointers(batch.tensors, self.main)
         encodings = tuple(self._facts(None, {"input_ids": row}) for row in rows)
+        self.example = batch.select([0]) if self.processor is None else None
         return Batch(batch.tensors, keep_BN=keep, encodings=encodings, constants=batch.constants)
 
     # Units
@@ -251,7 +253,7 @@ class TextInput(TokenInput):
         # knows where it begins.
         if self.decoding.span is True and units.role is not None:
             return [role != ANSWER for role in units.role]
-        return [True] * len(units)
+        return [stream != "queries" for stream in units.stream]
 
     takes_token_ids = True
 
@@ -296,7 +298,8 @@ class TextInput(TokenInput):
             hides = not torch.equal(one.tensors[mask][0].bool(), one.real_BN[0])
             return [{mask: torch.full_like(one.tensors[mask], hides)}]
         if pool is None:
-            return [{self.main: torch.full_like(one.tensors[self.main], self.replacement_id(name))}]
+            other = ABSENT if name == MEAN_VECTOR else self.replacement_id(name)
+            return [{self.main: torch.full_like(one.tensors[self.main], other)}]
         ids = pool.batch.tensors[self.main]
         tokens = (ids if pool.batch.keep_BN is None else ids[pool.batch.keep_BN]).flatten().cpu().numpy()
         tokens = tokens[~np.isin(tokens, list(self.special_ids()))]

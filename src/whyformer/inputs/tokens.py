@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName, WhyformerError
-from whyformer.inputs.base import Modality
+from whyformer.inputs.base import MEAN_VECTOR, Modality
 from whyformer.inputs.batch import Batch, on_host, with_columns
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.families import continues_text, is_rotary, number_of
@@ -279,6 +279,8 @@ class TokenInput(Modality):
     def replacements(self) -> tuple[str, ...]:
         known = [n for n in ("mask", "unk", "pad") if self._id_of(n) is not None]
         hidden = ("attention_mask",) if any("mask" in p for p in self.parameters) else ()
+        if not known and self.looks_up((self.main,)):
+            known = [MEAN_VECTOR]
         if self.pointers:
             return (*known, *hidden, "delete")
         # A sentence of mask tokens is not a sentence: stretches of text are deleted by default.

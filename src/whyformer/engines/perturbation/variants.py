@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.capture.lookups import ABSENT
 from whyformer.errors import BadInput, NotOffered, UnknownName, listed
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Filling, SamplePool, with_deleted
@@ -58,14 +60,15 @@ class Variants(ABC):
         if run.modality.pointers:
             return replacement, remarks
         taken: dict[str, str | int] = {run.modality.stream: replacement}
-        if run.modality.multi_input:
+        if run.modality.multi_input or run.multi_stream:
             streams = dict.fromkeys(stream for units in run.units for stream in units.stream)
             parts = {stream: run.modality.part(stream, run.batch)[0] for stream in streams}
             taken = {stream: fitting(part, replacement) for stream, part in parts.items() if part.replacements}
-        if len(set(taken.values())) < 2:
-            return next(iter(taken.values()), replacement), remarks
+        used = next(iter(taken.values()), replacement) if len(set(taken.values())) < 2 else replacement
+        if len(set(taken.values())) < 2 and (by_default or used == replacement):
+            return used, remarks
         each = ", ".join(f"{stream}: {f'token {v}' if isinstance(v, int) else v}" for stream, v in taken.items())
-        return replacement, [f"not every stream has replace={replacement!r}; what stood for an absent unit is {each}."]
+        return used, [f"not every stream has replace={replacement!r}; what stood for an absent unit is {each}."]
 
 
 class Filled(Variants):
@@ -76,6 +79,7 @@ class Filled(Variants):
     ) -> None:
         self.one, self.part_of, self.fillings = one, part_of, fillings
         self.draws, self.weights = len(fillings), weights
+        self.absent = any(not t.is_floating_point() and bool((t == ABSENT).any()) for t in fillings[0].values())
 
     def batch(self, present_MP: Array, draw: int = 0) -> Batch:
         present = torch.from_numpy(np.ascontiguousarray(present_MP, dtype=bool))
@@ -83,7 +87,7 @@ class Filled(Variants):
         for name, part in self.part_of.items():
             absent = ~present.to(part.device)[:, part.clamp(min=0)] & (part >= 0)
             changed[name] = torch.where(absent, self.fillings[draw][name], self.one.tensors[name])
-        return self.one.select([0] * len(present)).with_tensors(**changed)
+        return replace(self.one.select([0] * len(present)).with_tensors(**changed), absent=self.absent)
 
 
 class Replaced(Filled):
