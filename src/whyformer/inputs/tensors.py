@@ -185,7 +185,7 @@ class TensorInput(Modality):
 
     @property
     def replacements(self) -> tuple[str, ...]:
-        tensors = self.example.tensors if self.example is not None and self.stream == "table" else {}
+        tensors = {} if self.example is None else self.example.tensors
         codes = [name for name, tensor in tensors.items() if _are_codes(tensor)]
         return (MEAN_VECTOR, "zero", "mean") if codes and self.looks_up(codes) else ("zero", "mean")
 
@@ -365,7 +365,7 @@ class TensorInput(Modality):
         return [Columns(placed, k, self, slice(i, i + names.count(k)), k) for k, i in first.items()]
 
     def about_baseline(self, name: Any) -> tuple[str, ...]:
-        tensors = self.example.tensors if self.example is not None and self.stream == "table" else {}
+        tensors = {} if self.example is None else self.example.tensors
         return (CODE_0,) if name == "zero" and any(map(_are_codes, tensors.values())) else ()
 
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
