@@ -225,9 +225,10 @@ class MeanVectors(TorchFunctionMode):
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         kwargs, lookup, one_hot = kwargs or {}, lookup_of(func, args, kwargs), func.__name__ == "one_hot"
         ids = args[0] if one_hot else None if lookup is None or lookup.name == "embedding_bag" else lookup.ids
-        # A column may have an offset into a table of all columns.
-        absent = ids < ABSENT // 2 if ids is not None and ids.dtype in {torch.int32, torch.int64} else None
-        if absent is None or not absent.any():
+        if ids is None or ids.dtype not in {torch.int32, torch.int64}:
+            return func(*args, **kwargs)
+        absent = ids < ABSENT // 2  # a column may have an offset into a table of all columns
+        if not absent.any():
             return func(*args, **kwargs)
         first = ids.clamp(min=0)
         kwargs = {k: first if value is ids else value for k, value in kwargs.items()}
