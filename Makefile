@@ -8,7 +8,7 @@ DEVELOPING := $(VENV)/.developing
 
 SITE := $(BIN)/python -m sphinx -q -n -j auto -b html -d build/doctrees docs build/site
 
-.PHONY: setup setup-demo setup-browser page demo test test-ten test-lowest check bench soak docs release clean
+.PHONY: setup setup-demo setup-browser page demo test test-ten test-lowest check bench soak docs audit release clean
 
 setup: $(DEVELOPING)
 
@@ -93,6 +93,11 @@ docs: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m docs.method_pictures
 	$(BIN)/python -m docs.start_pictures > /dev/null
 	$(SITE)
+
+# Known weaknesses of all pinned libraries, of the advisories of PyPI; it needs the network.
+audit: setup
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) --group release
+	$(BIN)/pip-audit --requirement $(CONSTRAINTS) --no-deps --disable-pip --strict
 
 # Both packages into dist, checked, and the notes beside them; CONTRIBUTING.md says what comes before and after.
 # pyproject-build is `python -m build`, which would run the folder build that the site is in.

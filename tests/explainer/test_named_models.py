@@ -135,6 +135,16 @@ def test_code_of_a_sentence_transformer_is_not_run(tmp_path: Path) -> None:
         wf.explain(tmp_path, ("one text", "another"))
 
 
+def test_weights_that_hold_more_than_tensors_are_refused(tmp_path: Path) -> None:
+    config = folders.bert().config
+    config.architectures = ["BertForSequenceClassification"]
+    config.save_pretrained(tmp_path)
+    torch.save({"weights": print}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(BadInput, match="a pickle with more in it than tensors") as caught:
+        wf.Explainer(tmp_path)
+    assert "weights_only" not in str(caught.value), "torch's advice would run what is in it"
+
+
 def test_pipelines(tmp_path: Path, texts: Path) -> None:
     from transformers import pipeline
 

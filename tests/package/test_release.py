@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -172,6 +173,15 @@ def test_every_target_is_phony_and_a_release_makes_both_packages() -> None:
     recipe = MAKEFILE.partition("\nrelease: setup\n")[2].partition("\n\n")[0]
     assert re.findall(r"pyproject-build --no-isolation --outdir dist (\S+)", recipe) == [".", "models"]
     assert "twine check --strict dist/*" in recipe
+
+
+def test_the_workflow_of_a_release_runs_targets_and_looks_for_known_weaknesses() -> None:
+    workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8"))
+    runs = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    assert runs == ["make audit", "make check", "make test", "make release"]
+    assert workflow["permissions"] == {"contents": "read"}
+    recipe = MAKEFILE.partition("\naudit: setup\n")[2].partition("\n\n")[0]
+    assert "pip-audit --requirement $(CONSTRAINTS) --no-deps --disable-pip --strict" in recipe
 
 
 def test_what_one_of_the_two_commands_leaves_out_the_other_runs() -> None:
@@ -338,3 +348,12 @@ def test_clones_are_tested_seed_by_seed(
     assert "seed 1 passed, " in shown and ": 12 passed, 1 skipped in 90.00s" in shown and "seed 2 failed (" in shown
     (log,) = temporary.rglob("*.txt")
     assert log.name == "seed-2.txt" and "12 passed" in log.read_text() and not (source / "seen").exists()
+
+
+def test_every_promise_of_the_security_policy_names_its_test() -> None:
+    text = (REPOSITORY / "SECURITY.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| promise")]
+    assert len(rows) > 8 and all("`tests/" in row for row in rows)
+    for path in re.findall(r"`(tests/[^`]+)`", text):
+        assert (REPOSITORY / path).exists(), path
+    assert len(text.split()) <= 500
