@@ -479,7 +479,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     counts, kinds = Counter[str](), defaultdict[tuple[str, ...], list[tuple[int, Comparison]]](list)
     sources: dict[int, str] = {}
     for seed in range(asked.start, asked.start + asked.seeds):
-        case, comparisons = examine(seed)
+        try:
+            case, comparisons = examine(seed)
+        except KeyboardInterrupt:  # what is known by then is printed
+            break
         sources[seed] = case.source
         for c in comparisons:
             counts[c.outcome] += 1
@@ -488,7 +491,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             elif c.outcome == "refused":
                 kinds[("refused", case.entrance, re.sub(r"[\d×]+", "#", c.detail)[:90])].append((seed, c))
     print(
-        f"{asked.seeds} modules, {sum(counts.values())} comparisons: " + ", ".join(f"{o} {counts[o]}" for o in OUTCOMES)
+        f"{len(sources)} modules, {sum(counts.values())} comparisons: "
+        + ", ".join(f"{o} {counts[o]}" for o in OUTCOMES)
     )
     for kind, cases in sorted(kinds.items(), key=lambda item: -len(item[1])):
         seeds = sorted({seed for seed, _ in cases})

@@ -327,11 +327,13 @@ class Writer:
                 masked = ".masked_fill(padding[:, None], -1e9)" if padding else ""
                 self.lines.append(f"z = ((self.query @ h.transpose(1, 2)){masked}.softmax(-1) @ h)[:, 0]")
         else:
+            row = ".masked_fill(padding[:, None], -1e9)" if padding else ""
             self.init.append(f"self.score = nn.Linear({WIDTH}, 1)")
             self.lines.append(f"w = self.score(h)[..., 0]{hidden}.softmax(1)")
             self.lines.append(self.draw.choice((
                 "z = (w[:, None] @ h)[:, 0]", "z = torch.bmm(w[:, None], h)[:, 0]", "z = (w[..., None] * h).sum(1)",
-                'z = torch.einsum("bn,bnd->bd", w, h)',
+                'z = torch.einsum("bn,bnd->bd", w, h)', "z = torch.bmm(h.transpose(1, 2), w[..., None])[..., 0]",
+                f"z = (self.score(h).transpose(1, 2){row}.softmax(-1) @ h)[:, 0]",
             )))  # fmt: skip
         for name in self.beside:
             self.lines.append(f"z = torch.cat([z, {name}], 1)")
