@@ -320,18 +320,16 @@ class Examined:
         expected = sum(len(self.brute.units(a)) for a in self.case.arguments)
         count = int((~np.array(e.units.special, bool)).sum())
         otherwise = e.method in ("occlusion", "shap", "two_ended", *GRADIENTS)  # not by positions of attention
-        cuts = itertools.product(*(a.forms(e.units.grid) for a in self.case.arguments)) if otherwise else ()
-        if count == expected or any(sum(len(self.brute.units(a)) for a in cut) == count for cut in cuts):
-            self.note(name, "units", True)
-            if e.method in ("input_x_gradient", "saliency") and count != expected:
-                self.equal(name, e, e.scores[~np.array(e.units.special, bool)], said)
-            return
-        sizes = {a.name: len(self.brute.units(a)) for a in self.case.arguments}
-        for left in subsets(self.case.arguments):
-            if sum(sizes[a.name] for a in left) == count:
-                gone = [a.name for a in self.case.arguments if a not in left and self.moved[a.name] > 0.02 * self.scale]
+        grid = e.units.grid if otherwise else None
+        for some in subsets(self.case.arguments):
+            for cut in itertools.product(*(a.forms(grid) if otherwise else [a] for a in some)):
+                if sum(len(self.brute.units(a)) for a in cut) != count:
+                    continue
+                gone = [a.name for a in self.case.arguments if a not in some and self.moved[a.name] > 0.02 * self.scale]
                 detail = f"not scored: {gone}; {count} units of {expected}: {e.units.labels}"
                 self.note(name, "units", not gone, said, detail, "|".join(rf"\b{g}\b" for g in gone[:1]))
+                if e.method in ("input_x_gradient", "saliency") and any(a.form for a in cut):
+                    self.equal(name, e, e.scores[~np.array(e.units.special, bool)], said)
                 return
         self.note(name, "units", False, (), f"{count} units instead of {expected}: {e.units.labels}")
 

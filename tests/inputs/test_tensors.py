@@ -16,6 +16,7 @@ import whyformer as wf
 from tests.models import CASES
 from tests.models.case import randint, randn, seeded
 from whyformer import explanations
+from whyformer.errors import NotOffered
 from whyformer.explanations import _fetched
 from whyformer.inputs import batch
 from whyformer.inputs.batch import all_real, on_host
@@ -392,3 +393,61 @@ def test_results_are_fetched_at_once_and_are_the_same() -> None:
             assert torch.equal(near[name], tensor), name
         with patch.object(explanations, "AT_ONCE", 4):
             assert _fetched(tensors) is tensors, "what is large is not copied first"
+
+
+class Signal(Blocks):
+    """Patches of a signal, whose channels come first."""
+
+    def __init__(self, stride: int = 4) -> None:
+        super().__init__()
+        self.patches = nn.Conv1d(2, WIDTH, 4, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.read(self.patches(x).transpose(1, 2))
+
+
+def test_patches_of_a_signal_with_channels_first() -> None:
+    model, x = seeded(Signal), randn(2, 2, 20)
+    leaf = x.clone().requires_grad_()
+    value_B = model(leaf)[:, CLASS]
+    (slopes,) = torch.autograd.grad(value_B.sum(), [leaf])
+    products = (x * slopes).unflatten(2, (5, 4)).sum((1, 3))
+    drops = torch.zeros(2, 5)
+    for patch_number in range(5):
+        without = x.clone()
+        without[:, :, 4 * patch_number : 4 * patch_number + 4] = 0
+        drops[:, patch_number] = value_B.detach() - model(without)[:, CLASS].detach()
+    for method, expected in (("occlusion", drops), ("input_x_gradient", products)):
+        for row, found in enumerate(wf.explain(model, x, method=method, target=CLASS)):
+            np.testing.assert_allclose(found.scores, expected[row], atol=1e-5)
+            assert found.units.labels[1] == "steps 4:8"
+    with pytest.raises(NotOffered, match="mean of an input"):
+        wf.explain(model, x, method="integrated_gradients", baseline="mean")
+
+
+def test_patches_that_overlap_are_no_units() -> None:
+    """The channels are, by every method without attention: a gradient at the first block stood for no input."""
+    model, x = seeded(lambda: Signal(2)), randn(1, 2, 20).requires_grad_()
+    (slopes,) = torch.autograd.grad(model(x)[0, CLASS], [x])
+    for at in (None, "input"):
+        scores = wf.explain(model, x.detach(), method="saliency", at=at, target=CLASS)[0].scores
+        np.testing.assert_allclose(scores, slopes[0].norm(dim=1), atol=1e-5)
+
+
+class Asked(Blocks):
+    """A learned query reads a text; numbers go around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.query = nn.Embedding(20, WIDTH), nn.Parameter(torch.randn(1, 1, WIDTH))
+
+    def forward(self, ids: Tensor, feats: Tensor) -> Tensor:
+        h = self.words(ids)
+        return self.head(((self.query @ h.mT).softmax(-1) @ h)[:, 0]) + feats
+
+
+def test_columns_beside_a_text_that_a_query_reads() -> None:
+    """As many positions as ids and columns together, by chance: the column was taken for a token."""
+    model, ids, feats = seeded(Asked), randint(1, 20, 1, 6), torch.tensor([[2.0]])
+    found = wf.explain(model, {"ids": ids, "feats": feats}, method="occlusion", target=CLASS)[0]
+    assert found.units.labels[-1] == "feats[0]" and found.scores[-1] == pytest.approx(2.0, abs=1e-5)

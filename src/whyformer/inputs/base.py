@@ -423,7 +423,7 @@ class Modality(ABC):
         return None
 
     def by_variable(self, batch: Batch) -> bool:
-        """Return whether the units are the variables of a series, over all steps."""
+        """Return whether the units are the variables of a series, over all steps, or patches of a signal."""
         return False
 
     def locate(self, one: Batch, keys: int, values: Callable[[Batch], Tensor]) -> None:

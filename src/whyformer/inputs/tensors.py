@@ -164,8 +164,19 @@ def _label(column: Column, many: bool) -> str:
     if where is ...:
         return name
     if isinstance(where, tuple):
-        return f"{name}[:, {where[1]}]" if many else f"variable {where[1]}"
+        inside, kind = where[1], "variable"
+        if isinstance(inside, slice):
+            inside, kind = f"{inside.start}:{inside.stop}", "steps"
+        return f"{name}[:, {inside}]" if many else f"{kind} {inside}"
     return f"{name}[{where}]" if many else str(where)
+
+
+def _across(name: str, shape: Sequence[int], count: int) -> list[Column]:
+    """Return the variables of a sequence, or ``count`` patches of a signal whose channels come first."""
+    if len(shape) != 2 or count < 2 or shape[1] % count:
+        return []
+    size = shape[1] // count
+    return [(name, (slice(None), i if size == 1 else slice(i * size, (i + 1) * size))) for i in range(count)]
 
 
 class TensorInput(Modality):
@@ -212,7 +223,8 @@ class TensorInput(Modality):
     def locate(self, one: Batch, keys: int, values: Callable[[Batch], Tensor]) -> None:
         names, facts = self._numbers(one), known_about(self.model)
         first, place = one.tensors[names[0]], self._place(one)
-        doubtful = len(names) > 1 or (first.ndim == 3 and keys - first.shape[2] in {0, 1})
+        elsewhere = first.ndim == 3 and (keys - first.shape[1] not in {0, 1} or keys - first.shape[2] in {0, 1})
+        doubtful = len(names) > 1 or elsewhere
         if doubtful and place not in facts:
             try:
                 facts[place] = self._located(one, keys, values)
@@ -231,9 +243,9 @@ class TensorInput(Modality):
 
         for name in self._numbers(one):
             moved, shape = moved_by(name), one.tensors[name].shape[1:]
-            variables = (slice(None), 0)
-            if len(shape) == 2 and shape[1] == len(moved) > 1 and len(moved_by(name, variables)) == 1:
-                columns: list[Column] = [(name, (slice(None), i)) for i in range(shape[1])]
+            columns = _across(name, shape, len(moved))
+            if columns and len(moved_by(*columns[0])) == 1:
+                pass
             elif shape and shape[0] == len(moved):
                 columns = [(name, i) for i in range(shape[0])]
             elif len(moved) < 2:
@@ -270,6 +282,13 @@ class TensorInput(Modality):
 
     def by_variable(self, batch: Batch) -> bool:
         return any(column is not None and isinstance(column[1], tuple) for column in self._tokens(batch))
+
+    def _along(self, numbers: Tensor, batch: Batch) -> Tensor:
+        """Return numbers like the sequence's, unit by unit: variables over all steps, patches over all channels."""
+        count = [column[0] for column in self._tokens(batch) if column is not None].count(self.main)
+        if numbers.ndim != 3 or not count or not self.by_variable(batch):
+            return numbers
+        return numbers.mT.reshape(len(numbers), count, -1)
 
     def columns(self, batch: Batch) -> list[Column]:
         """Return what each unit of the input is: a column or step of a tensor, a variable, or a tensor as a whole."""
@@ -321,11 +340,23 @@ class TensorInput(Modality):
             units = replace(units, labels=tuple(next(own if added else names) for added in special), special=special)
         return [pick(units, row.nonzero()[:, 0].tolist()) for row in self.keep(batch, length, front)]
 
+    def require_one_sequence(self, batch: Batch) -> None:
+        """Raise where units are not the steps of one sequence: its mean vector is no baseline of theirs."""
+        columns = self.columns(batch)
+        if any(
+            name != self.main or (isinstance(where, tuple) and isinstance(where[1], slice)) for name, where in columns
+        ):
+            raise NotOffered(
+                "the mean of an input is that of the steps of one sequence, and some units here are patches of a "
+                "signal or belong to other arguments: use 'zero'."
+            )
+
     def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
-        return super().per_unit(detail.mT if self.by_variable(placed.batch) else detail, placed, largest)
+        return super().per_unit(self._along(detail, placed.batch), placed, largest)
 
     def in_steps(self, numbers: Tensor, batch: Batch, length: int) -> bool:
-        return super().in_steps(numbers.mT if numbers.ndim == 3 and self.by_variable(batch) else numbers, batch, length)
+        known = self.stream == "table" or bool(self.seen_columns(batch, length))
+        return known and super().in_steps(self._along(numbers, batch), batch, length)
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         sequence, real = self.stream == "sequence", batch.keep_BN  # found by running the model
@@ -379,6 +410,7 @@ class TensorInput(Modality):
             return [{k: torch.full_like(t, codes if _are_codes(t) else 0) for k, t in one.tensors.items()}]
         if name == "mean":
             require_steps(self.stream)
+            self.require_one_sequence(one)
         return super().filling(name, units, one)
 
 

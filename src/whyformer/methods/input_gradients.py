@@ -14,7 +14,7 @@ from whyformer.engines.gradient.input_space import Norm
 from whyformer.engines.gradient.multi_stream import Where
 from whyformer.errors import BadInput, NotOffered, UnknownName, reading
 from whyformer.inputs.stream_inputs import of_one
-from whyformer.inputs.tensors import require_steps
+from whyformer.inputs.tensors import TensorInput, require_steps
 from whyformer.loan.borrow import known_about
 from whyformer.parameters import Count, Megabytes, Patches, Weight
 from whyformer.registry import constant, method
@@ -184,6 +184,8 @@ def _baseline(
         return _started(space, torch.zeros_like(inputs), free)
     if baseline == "mean":  # per input, so that scores do not depend on the batch
         require_steps(run.modality.stream)
+        if isinstance(run.modality, TensorInput) and isinstance(space, SingleInput) and space.entrance is None:
+            run.modality.require_one_sequence(run.batch)
         width = inputs.shape[-1]
         means = [vectors[space.real(row)].reshape(-1, width).mean(0) for row, vectors in enumerate(inputs)]
         return _started(space, torch.stack(means)[:, None].expand_as(inputs), free)

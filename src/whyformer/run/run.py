@@ -103,6 +103,11 @@ class Run(TracedBatch):
         self.folds = False  # maps are not stored (engines/attention/chain.py)
         self.recomputes = False  # layers are computed again in backward
 
+    @property
+    def input_length(self) -> int | None:
+        """The number of positions of the input's stream; None where attention runs over other streams only."""
+        return self.stream_sizes.get(self.modality.stream) if self.multi_stream else self.length
+
     def for_needs(self, needs: Set[str]) -> Run:
         """Return the run with the units that a method scores: without attention, all units of the inputs."""
         return self if needs & ATTENDING else self.by_input
@@ -113,8 +118,7 @@ class Run(TracedBatch):
         modality, study = self.modality, self.study
         if not study.sites or modality.multi_input or self.batch.reference_rows:
             return self
-        streams = self.stream_sizes if self.multi_stream else {modality.stream}
-        if modality.stream in streams and (self.multi_stream or modality.covers(self.batch, self.length)):
+        if self.input_length is not None and modality.covers(self.batch, self.input_length):
             return self
         run = Run(
             modality,

@@ -205,7 +205,9 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
         return stream_place(run, gradient)
     text = run.modality.embeds
     if run.attended is not None and not (text or run.modality.pixels) and wanted != "input":
-        return _with_columns(run, run.attended, gradient)
+        if set(run.attended.units[0].labels) & set(run.units[0].labels):
+            return _with_columns(run, run.attended, gradient)
+        wanted = "input"  # what enters the first block belongs to no unit
     if (wanted == "input" or not run.study.sites) and wanted != "embeddings" and len(_inputs_of(run)) > 1:
         return stream_place(run, gradient)
     elsewhere = not (text or run.modality.pixels) or (text and run.study.extra > 0)  # the input may not be the place

@@ -30,7 +30,7 @@ TOGETHER = (
 def remarks_about_unscored(run: Run) -> list[list[str]]:
     """Return, per input, which share of the explained value depends on inputs that are no units; measured once."""
     if run.unscored is None:
-        beside = {} if run.modality.opaque else run.modality.beside(run.batch, run.length)
+        beside = {} if run.modality.opaque else run.modality.beside(run.batch, run.input_length or 0)
         run.unscored = [
             _remarks(run, row, beside) if beside and row in run.explained else [] for row in range(run.batch.size)
         ]
