@@ -91,7 +91,7 @@ def test_an_argument_that_becomes_a_token_is_a_unit_of_its_name() -> None:
         found = explained(model, inputs, method)
         assert found.units.labels == ("weather", *(f"codes[{i}]" for i in range(5))) and not any(found.units.special)
         assert found.ranked()[0][0] == "weather", method
-    found = explained(model, inputs, "occlusion")
+    found = explained(model, inputs, "occlusion", replace="zero")
     expected = [without(model, inputs, 0, ...), *(without(model, inputs, 1, i) for i in range(5))]
     np.testing.assert_allclose(found.scores, expected, atol=1e-5)
 
@@ -186,6 +186,33 @@ def test_masks_are_of_tokens_where_attention_runs_over_something_else() -> None:
         expected = (model(CODES) - model(variants))[:, CLASS]
     assert found.units.labels == ("1", "2", "3", "4", "5")
     np.testing.assert_allclose(found.scores, expected, atol=1e-5)
+
+
+class Marked(Blocks):
+    """The weights of a pooling head come out of a module of their own, as (inputs, positions)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read, self.scores, self.weigh = (
+            nn.LSTM(WIDTH, WIDTH, batch_first=True),
+            nn.Linear(WIDTH, 1),
+            nn.Softmax(-1),
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        states = self.read(self.words(ids))[0]
+        weights = self.weigh(self.scores(states)[..., 0])
+        return self.head((weights[:, None] @ states)[:, 0])
+
+
+def test_a_row_of_weights_can_be_marked_as_attention_over_the_tokens() -> None:
+    model = seeded(Marked)
+    explainer = wf.Explainer(model, attention_at={"weigh": "b k"})
+    (found,) = explainer.explain(CODES, method="raw_attention", target=CLASS)
+    with torch.no_grad():
+        weights = model.weigh(model.scores(model.read(model.words(CODES))[0])[..., 0])[0]
+    assert found.units.labels[:5] == ("1", "2", "3", "4", "5")
+    np.testing.assert_allclose(found.scores[:5], weights, atol=1e-6)
 
 
 class Either(nn.Module):

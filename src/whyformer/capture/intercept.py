@@ -73,7 +73,7 @@ LETTERS = "give one letter per axis out of b (batch), h (head), q (query), k (ke
 def letters_of(layout: str) -> list[str]:
     """The axes that a layout names."""
     letters = layout.split() if isinstance(layout, str) else []
-    if sorted(letters) not in (["b", "h", "k", "q"], ["b", "k", "q"], ["k", "q"]):
+    if sorted(letters) not in (["b", "h", "k", "q"], ["b", "k", "q"], ["b", "k"], ["k", "q"]):
         raise BadInput(f"layout {shown(layout)} does not describe attention weights: {LETTERS}.")
     return letters
 

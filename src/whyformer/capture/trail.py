@@ -162,6 +162,8 @@ class Trail(Notes[Note]):
                 self._read = weakref.ref(operand), ProjectionSource.of(operand)
             lead = self.at(operand).axes[: out.ndim - 1] if out.ndim == operand.ndim else fresh(out.shape[:-1])
             self.put(out, Note((*lead, (Atom(out.shape[-1]),)), source=self._read[1]))
+        elif name == "__getitem__" and out.numel() == first.numel() and out.data_ptr() == first.data_ptr():
+            self.put(out, Note(reshaped(self.at(first).axes, out.shape), *self.at(first)[1:]))  # x[:, None]
         elif (layout := name.removesuffix("_")) in LAYOUTS:
             if layout != name and self.get(first) is None:  # in place: the axes that it had are gone
                 return
