@@ -23,7 +23,7 @@ LEAST = 0.005  # of the value; less is not worth a warning
 MOVED = 100  # roundings of the value, by which it moves where anything matters
 TOGETHER = (
     "{method} gives 0 to every unit of input {row}, although the value changes by {change:.3g} when all of them are "
-    "masked: each is repeated by others, so that none matters alone. Use two_ended or shap."
+    "masked: each is repeated by others, so that none matters alone."
 )
 
 
