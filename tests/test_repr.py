@@ -14,7 +14,7 @@ import whyformer as wf
 from tests.models import CASES
 from tests.views import samples
 from tests.views.results import ALL
-from whyformer.brief import WIDEST
+from whyformer.brief import CONTROLS, WIDEST
 from whyformer.checks.training import MaskedSurrogate
 from whyformer.demo import load_adult
 from whyformer.inputs.table_schema import Standardize
@@ -65,6 +65,15 @@ OBJECTS: dict[str, Callable[[], Any]] = {
 def test_it_fits_on_a_screen(name: str) -> None:
     lines = repr(OBJECTS[name]()).splitlines()
     assert len(lines) <= LINES and max(map(len, lines)) <= WIDEST
+
+
+def test_no_label_steers_a_terminal() -> None:
+    why = samples.text()
+    named = dataclasses.replace(why.target, label="\x1b[31mred\x9b\u202e")
+    labelled = why.replace(
+        target=named, units=dataclasses.replace(why.units, labels=("\x1b]0;x\x07",) * len(why.units))
+    )
+    assert not CONTROLS.search("".join(map(repr, (labelled, named, wf.Explanations([labelled])))).replace("\n", ""))
 
 
 def test_every_public_class_is_among_them() -> None:

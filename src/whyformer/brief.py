@@ -12,11 +12,12 @@ from typing import Any
 CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff]"
 )
+STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # those that move or recolour; browsers show them as nothing
 PICTURES = 0x2400  # of the controls below a space, in their order: ␀ ␁ … ␛ …
 DELETE = 0x7F
 
 
-def as_symbols(text: str) -> str:
+def as_symbols(text: str, which: re.Pattern[str] = CONTROLS) -> str:
     """``text`` with ␛ for an escape, ⟨U+202E⟩ for what has no picture; everything else is as it was."""
 
     def symbol(match: re.Match[str]) -> str:
@@ -25,7 +26,7 @@ def as_symbols(text: str) -> str:
             return chr(PICTURES + code)
         return "␡" if code == DELETE else f"⟨U+{code:04X}⟩"
 
-    return CONTROLS.sub(symbol, text.replace("\r\n", "\n"))
+    return which.sub(symbol, text.replace("\r\n", "\n"))
 
 
 def escaped_json(text: str) -> str:
@@ -71,8 +72,8 @@ def several(kind: str, entries: Iterable[str]) -> str:
 
 
 def cut(words: str, longest: int) -> str:
-    """On one line, and no longer than that."""
-    line = " ".join(words.split()) if "\n" in words else words
+    """On one line, and no longer than that; with symbols for controls."""
+    line = as_symbols(" ".join(words.split()) if "\n" in words else words)
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 

@@ -18,7 +18,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from fastapi import FastAPI
 from jsonschema import Draft202012Validator
+from starlette.testclient import TestClient
 
 import whyformer as wf
 from docs.schema import result_schema, schema_of
@@ -236,3 +238,12 @@ def test_definitions_are_called_as_their_classes(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("docs.schema._name", lambda kind: "Target")
     with pytest.raises(TypeError, match="rename one"):
         result_schema()
+
+
+def test_a_route_of_fastapi_returns_a_result() -> None:
+    app = FastAPI()
+    app.get("/one", response_model=wf.Explanation)(lambda: samples.text())
+    app.get("/many", response_model=list[wf.Explanation])(lambda: [samples.text()])
+    asking = TestClient(app)
+    assert asking.get("/one").json() == json.loads(json.dumps(samples.text().to_dict()))
+    assert asking.get("/many").json() == [asking.get("/one").json()] and asking.get("/openapi.json").status_code == 200

@@ -141,6 +141,14 @@ class Result(Pictured, Coded):
             plain[name] = plain.pop(name)
         return plain
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Let routes of FastAPI return results, and models of pydantic hold them: in JSON they are ``to_dict``."""
+        from pydantic_core import core_schema
+
+        plain = core_schema.plain_serializer_function_ser_schema(cls.to_dict, return_schema=core_schema.dict_schema())
+        return core_schema.is_instance_schema(cls, serialization=plain)
+
     @abstractmethod
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas table."""

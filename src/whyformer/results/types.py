@@ -298,10 +298,9 @@ class Explanation(Result):
         text = self.units.text if self.units.text is not None else f"{len(self.units)} units"
         shown = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
         first = ", ".join(f"{label} {score:.3g}" for label, score in self.ranked(specials=False)[:3])
-        start, rest = f"Explanation({self.method} of {shown!r},", f"{self.target}: {first}, …)"
-        if len(start) + len(rest) < WIDEST:
-            return f"{start} {rest}"
-        return f"{cut(start, WIDEST)}\n    {cut(rest, WIDEST - 4)}"
+        start = cut(f"Explanation({self.method} of {shown!r},", WIDEST)
+        rest = cut(f"{self.target}: {first}, …)", WIDEST - 4)
+        return f"{start} {rest}" if len(start) + len(rest) < WIDEST else f"{start}\n    {rest}"
 
     @property
     def nothing_found(self) -> str:

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from whyformer.brief import STEERING, as_symbols
 from whyformer.views import marks
 from whyformer.views.header import BarRow, decimals, ends, fixed, number
 from whyformer.views.html import charts
@@ -33,7 +34,7 @@ def document(page: Page, asks: bool = False) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         # An empty icon keeps browsers from asking for one.
         '<link rel="icon" href="data:,">\n'
-        f'<title>{escape(title)}</title>\n</head>\n<body class="wf-body">\n'
+        f'<title>{escape(as_symbols(title, STEERING))}</title>\n</head>\n<body class="wf-body">\n'
         f'{fragment(page)}\n<script type="module">\n{script()}</script>\n</body>\n</html>\n'
     )
 
@@ -56,7 +57,7 @@ def fragment(page: Page) -> str:
         parts.append('<label class="wf-switch"><input type="checkbox" checked> special tokens in lists</label>')
     parts += [_view(view, caption) for view, caption in zip(page.views, captions(page.views), strict=True)]
     parts += _words(page.outro)
-    return "\n".join([*parts, "</main>"])
+    return as_symbols("\n".join([*parts, "</main>"]), STEERING)  # a page is printed in terminals, too
 
 
 def _words(blocks: Sequence[str | Terms]) -> list[str]:
