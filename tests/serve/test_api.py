@@ -306,6 +306,7 @@ def test_a_client_made_from_the_schema_uploads_explains_and_reads(ask: TestClien
     assert kind == "Result" and call("result", identity=result["id"]) == ("Result", result)
     kind, job = call("explain", question | {"wait": 0})
     assert kind == "Job" and call("cancel", identity=job["job"])[0] == "Job"
+    assert call("pin", identity=result["id"])[1] == {"id": result["id"], "pinned": True}
     assert call("result", identity="none") == ("Failure", {"error": "unknown result."})
     assert {"202", "404", "409", "422", "429"} <= calls["explain"][2]["responses"].keys()
 

@@ -21,6 +21,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.serve.served import TEXT, asked, bert, client, explainer, png, refused, served
+from whyformer.errors import NotOffered
+from whyformer.serve import store as store_module
 from whyformer.serve.app import Served
 from whyformer.serve.jobs import ENDS, Busy, Job, Jobs, Work
 from whyformer.serve.models import Models, ServedModel
@@ -399,3 +401,40 @@ def test_a_server_that_is_killed_while_it_writes_leaves_a_whole_file(tmp_path: P
     with sqlite3.connect(file) as plain:
         assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     plain.close()
+
+
+# Room
+
+
+def entry(number: int, **more: Any) -> Entry:
+    return Entry(
+        "m", "explanation", "", f"number {number}", "s", {}, [{"x": os.urandom(5000).hex()}], made=number, **more
+    )
+
+
+def test_the_oldest_results_that_are_not_pinned_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "MOST_RESULTS", 25_000)  # four of these
+    store = Store(None)
+    ids = [store.add(entry(0)), store.add(entry(1))]
+    assert store.pin(ids[0], True) and not store.pin("nothing", True)
+    about = store.add(entry(2, parent=ids[1]))
+    ids += [store.add(entry(number)) for number in (3, 4)]
+    assert [each["title"] for each in store.listed()] == ["number 4", "number 3", "number 0"] and not store.get(about)
+    for identity in ids[2:]:
+        store.pin(identity, True)
+    store.add(entry(5))
+    with pytest.raises(NotOffered, match="no room"):
+        for number in range(6, 8):
+            store.pin(store.add(entry(number)), True)
+    assert store.delete(ids[0]) and store.add(entry(9))
+
+
+def test_deleting_needs_no_more_of_a_disk(tmp_path: Path) -> None:
+    """SQLite copies into a journal what it changes: here there is one already, and it does not grow."""
+    store = Store(tmp_path / "results.sqlite")
+    ids = [store.add(entry(number)) for number in range(40)]
+    used = lambda: sum(file.stat().st_size for file in tmp_path.iterdir())  # noqa: E731
+    before = used()
+    assert before > store_module.ROOM and all(map(store.delete, ids)) and used() == before
+    store.close()
+    Store(tmp_path / "results.sqlite").close()

@@ -242,7 +242,7 @@ def test_definitions_are_called_as_their_classes(monkeypatch: pytest.MonkeyPatch
 
 def test_a_route_of_fastapi_returns_a_result() -> None:
     app = FastAPI()
-    app.get("/one", response_model=wf.Explanation)(lambda: samples.text())
+    app.get("/one", response_model=wf.Explanation)(lambda: [samples.text()][0])
     app.get("/many", response_model=list[wf.Explanation])(lambda: [samples.text()])
     asking = TestClient(app)
     assert asking.get("/one").json() == json.loads(json.dumps(samples.text().to_dict()))

@@ -386,6 +386,13 @@ def _add_results(app: FastAPI, served: Served) -> None:
             raise HTTPException(404, RESULT)
         return answer({"deleted": identity})
 
+    @app.put("/api/results/{identity}/pin", response_model=replies.PIN)
+    def pin(identity: Identity, pinned: bool = True) -> Response:
+        """Keep a result when the oldest ones are deleted to make room, or no longer."""
+        if not served.store.pin(identity, pinned):
+            raise HTTPException(404, RESULT)
+        return answer({"id": identity, "pinned": pinned})
+
     @app.get("/api/results/{identity}/export", **replies.file(*FORMATS.values()))
     def export(identity: Identity, form: Annotated[str, Query(alias="format", max_length=20)] = "html") -> Response:
         data = exported(found(served.store.get(identity), RESULT), form)

@@ -36,6 +36,7 @@ RESULTS = _reply("Results", results=list[ENTRY])  # type: ignore[valid-type]
 DRAWN = {"question": dict[str, Any], "failures": dict[str, str], "views": list[dict[str, Any]], "html": str | None}
 RESULT = _reply("Result", **FACTS, **DRAWN)
 DELETED = _reply("Deleted", deleted=str)
+PIN = _reply("Pin", id=str, pinned=bool)
 
 ERRORS = {  # of every route
     400: "HTTP that is not as it should be",

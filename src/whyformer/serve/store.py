@@ -12,7 +12,7 @@ import time
 import weakref
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from whyformer.files import writable_file
 
 APPLICATION = 0x77666D72  # stands in the file's header, so that no other database is written into
 VERSION = 1
-MOST_UPLOADS = 512 * 2**20  # bytes
+MOST_UPLOADS = MOST_RESULTS = 512 * 2**20  # bytes
+ROOM = 2**20  # bytes of the journal, written once: on a full disk, deleting needs no more
 SCHEMA = """
 CREATE TABLE results (
     id TEXT PRIMARY KEY, made REAL NOT NULL, model TEXT NOT NULL, kind TEXT NOT NULL, method TEXT NOT NULL,
@@ -32,6 +33,7 @@ CREATE INDEX by_time ON results (made);
 CREATE INDEX by_parent ON results (parent, kind);
 CREATE TABLE pictures (id TEXT PRIMARY KEY, made REAL NOT NULL, data BLOB NOT NULL);
 """
+PINS = "CREATE TABLE IF NOT EXISTS pins (id TEXT PRIMARY KEY)"  # results that are not deleted to make room
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,15 @@ class Store:
             raise BadInput(
                 f"--store: {str(self.path)!r} is not a store of this version of whyformer: name another file."
             )
+        read("PRAGMA journal_mode = PERSIST")
+        read(PINS)
+        with suppress(sqlite3.OperationalError), self._connection:  # a full disk, where it was written before
+            # What is overwritten is copied into the journal first, and makes it long.
+            read("INSERT OR REPLACE INTO pictures VALUES ('room', 0, zeroblob(?))", [ROOM])
+            self._connection.commit()
+            read("UPDATE pictures SET data = randomblob(?) WHERE id = 'room'", [ROOM])
+            self._connection.commit()
+            read("DELETE FROM pictures WHERE id = 'room'")
 
     @contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
@@ -112,7 +123,30 @@ class Store:
                 raise NotOffered("the result that this belongs to was deleted in the meantime.")
             places = ", ".join("?" * (len(COLUMNS) + 1))
             connection.execute(f"INSERT INTO results ({', '.join(COLUMNS)}, body) VALUES ({places})", [*values, packed])
+            total = connection.execute("SELECT total(length(body)) FROM results").fetchone()[0]
+            oldest = (
+                "SELECT id FROM results WHERE parent IS NULL AND id NOT IN (SELECT id FROM pins) AND id NOT IN (?, ?) "
+                "ORDER BY made"
+            )
+            for (old,) in (
+                connection.execute(oldest, [entry.id, entry.parent or ""]).fetchall() if total > MOST_RESULTS else ()
+            ):
+                total -= self._delete(connection, old)
+                if total <= MOST_RESULTS:
+                    break
+            if total > MOST_RESULTS:
+                connection.rollback()
+                raise NotOffered("the store has no room for more results: delete or unpin some.")
         return entry.id
+
+    def pin(self, identity: str, pinned: bool) -> bool:
+        """Keep a result when room is made for others, or no longer; return whether it exists."""
+        with self._using() as connection:
+            if connection.execute("SELECT 1 FROM results WHERE id = ?", [identity]).fetchone() is None:
+                return False
+            statement = "INSERT OR IGNORE INTO pins VALUES (?)" if pinned else "DELETE FROM pins WHERE id = ?"
+            connection.execute(statement, [identity])
+        return True
 
     def get(self, identity: str) -> Entry | None:
         with self._using() as connection:
@@ -147,11 +181,19 @@ class Store:
     def delete(self, identity: str) -> bool:
         """Delete a result, what is about it, and its upload if no other result uses it."""
         with self._using() as connection:
-            row = connection.execute("SELECT picture FROM results WHERE id = ?", [identity]).fetchone()
-            connection.execute("DELETE FROM results WHERE id = ? OR parent = ?", [identity, identity])
-            unused = "NOT EXISTS (SELECT 1 FROM results WHERE picture = pictures.id)"
-            connection.execute(f"DELETE FROM pictures WHERE id = ? AND {unused}", [row and row[0]])
-        return row is not None
+            return self._delete(connection, identity) > 0
+
+    @staticmethod
+    def _delete(connection: sqlite3.Connection, identity: str) -> int:
+        """Return the number of bytes."""
+        about = "FROM results WHERE id = ?1 OR parent = ?1"
+        row = connection.execute("SELECT picture FROM results WHERE id = ?", [identity]).fetchone()
+        size = connection.execute(f"SELECT total(length(body)) {about}", [identity]).fetchone()[0]
+        connection.execute(f"DELETE {about}", [identity])
+        connection.execute("DELETE FROM pins WHERE id = ?", [identity])
+        unused = "NOT EXISTS (SELECT 1 FROM results WHERE picture = pictures.id)"
+        connection.execute(f"DELETE FROM pictures WHERE id = ? AND {unused}", [row and row[0]])
+        return int(size)
 
     def add_upload(self, data: bytes) -> str:
         """Store an upload under a hash of its content; the oldest unused ones are deleted to make room."""
