@@ -380,7 +380,7 @@ def _answered(session: Session, passes: int, run: Run, rows: list[int]) -> list[
                 cost = e.cost if before is None else Cost.of_all([before.cost, e.cost])
                 kept = e if before is None or not e.nothing_found else before
                 made[place] = kept.replace(cost=cost, default_for=kind)
-            left = [place for place in left if made[place].nothing_found]
+            left = [place for place in left if made[place].nothing_found and not made[place].barely_moved]
             if not left:
                 break
         if refusal is not None and any(place not in made for place in left):

@@ -220,6 +220,37 @@ def test_what_counts_as_nothing(scores: list[float], words: str) -> None:
     assert bool(e.replace(scores=made, value=3.4).nothing_found) is bool(words)
 
 
+def test_a_class_that_nothing_speaks_for_is_no_picture_of_noise(sentiment: wf.Explainer) -> None:
+    """Of two classes one is often a constant: the result names the question that helps."""
+    model, tokenizer = load_sentiment()
+    with torch.no_grad():
+        model.classifier.weight[0] *= 1e-5
+        model.classifier.bias[:] = torch.tensor([3.9, -20.0])
+    found = wf.explain(model, SHORT, tokenizer)
+    assert found.method == "two_ended" and 0 < np.abs(found.scores).max() < 1e-4 * found.value
+    assert found.nothing_found.startswith("Nothing in this input moves the explained value 3.9")
+    assert found.nothing_found.endswith("Ask why not 'positive': target=('negative', 'positive').")
+    assert found.view().caption == found.nothing_found
+    asked = wf.explain(model, SHORT, tokenizer, target=("negative", "positive"))
+    assert not asked.nothing_found and np.abs(asked.scores).max() > 0.1
+
+
+def test_features_that_speak_against_the_prediction_are_named(sentiment: wf.Explainer) -> None:
+    e = sentiment.explain(SHORT)
+    scores: Any = -np.ones(len(e.units), np.float32) * np.linspace(1, 2, len(e.units))
+    view = e.replace(scores=scores, signed=True).view()
+    assert "8 of the 8 strongest features speak against" in view.caption and "Ask why not" in view.caption
+    assert "strongest features" not in e.replace(scores=np.abs(scores), signed=True).view().caption
+
+
+def test_the_rule_of_what_is_deleted_is_in_the_result(sentiment: wf.Explainer) -> None:
+    text = "I like the movie. The plot is thin."
+    sentences, words = (sentiment.explain(text, units=units) for units in ("sentence", "word"))
+    assert sentences.options["replace"] == "delete" and "also in sign" in sentences.warnings[0]
+    assert words.options["replace"] == "mask" and not words.warnings
+    assert not sentiment.explain(text, units="sentence", method="shap", replace="delete").warnings
+
+
 @pytest.mark.parametrize("text", ["x", "[CLS] [SEP]", "[MASK]", "good " * 2000])
 def test_odd_texts_are_answered(sentiment: wf.Explainer, text: str) -> None:
     found = sentiment.explain(text)

@@ -23,6 +23,11 @@ from whyformer.inputs.tokens import ROUNDING, TokenInput, bare, padded, padding_
 from whyformer.loan.borrow import names_no_padding
 from whyformer.results.types import Units
 
+DELETED = (
+    "sentences and ranges of a text are deleted by default, tokens and words are replaced in place (replace={!r}): "
+    "scores of the two differ, also in sign."
+)
+
 
 class TextInput(TokenInput):
     """One text, or a pair of texts, per input; units are the tokens."""
@@ -247,6 +252,10 @@ class TextInput(TokenInput):
         return [WordEmbeddings(placed, stream, self, layout[stream], whole)]
 
     # Masking tokens
+
+    def about_baseline(self, name: Any) -> tuple[str, ...]:
+        in_place = [other for other in self.replacements if other in {"mask", "unk", "pad"}]
+        return (DELETED.format(in_place[0]),) if name == "delete" and in_place else ()
 
     def removable(self, units: Units) -> list[bool]:
         # [CLS] and [SEP] are ids like any other. An answer that is explained as a whole stays; of a part of it, the run

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 LONGEST_SHOWN = 60  # characters of a text, in one line about its explanation
 ROUNDING = 5e-7  # of a float32 number, about
 ALIKE = 0.02  # of the largest score: a map without a sign that differs by less is flat
+BARELY = 1e-4  # of the explained logit: effects that do not move it
 MOSTLY = 0.99  # share of the scores on special tokens, beyond which nothing is said of the input
 
 # Part of the warning about models that return probabilities. Pictures go by it: the value is no logit.
@@ -303,6 +304,24 @@ class Explanation(Result):
         return f"{start} {rest}" if len(start) + len(rest) < WIDEST else f"{start}\n    {rest}"
 
     @property
+    def barely_moved(self) -> bool:
+        """Whether all effects are measured, and tiny beside the explained logit: a class that nothing speaks for."""
+        if not self.signed or self.scalar not in {"logit", "log_odds"} or self.target.versus is not None:
+            return False
+        sizes = np.abs(self.scores.astype(float))
+        return bool(ROUNDING * max(abs(self.value), 1.0) <= sizes.max(initial=0.0) < BARELY * abs(self.value))
+
+    @property
+    def why_not(self) -> str:
+        """What to ask instead: why this class rather than the likeliest other one; "" without another."""
+        said, this = self.prediction, self.target
+        other = next((c for c in (said, *(said.next or ())) if c.index != this.index), None)
+        if other is None or this.versus is not None:
+            return ""
+        names = this.label or this.index, other.label or other.index
+        return f" Ask why not {names[1]!r}: target={names!r}."
+
+    @property
     def nothing_found(self) -> str:
         """Why these scores are not informative, as a sentence; "" if they are."""
         sizes = np.abs(self.scores.astype(float))
@@ -318,7 +337,12 @@ class Explanation(Result):
         if sizes.max() < ROUNDING * size:
             return (
                 f"The largest |score| is {sizes.max():.2g}, within the rounding error of the explained value "
-                f"{self.value:.4g}: by this method, no feature of the input had an effect."
+                f"{self.value:.4g}: by this method, no feature of the input had an effect.{self.why_not}"
+            )
+        if self.barely_moved:
+            return (
+                f"Nothing in this input moves the explained value {self.value:.4g}: the largest |score| is "
+                f"{sizes.max():.2g}.{self.why_not}"
             )
         special = np.array(self.units.special, dtype=bool)
         ordinary = self.scores[~special]

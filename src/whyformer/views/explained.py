@@ -30,6 +30,7 @@ from whyformer.views.scales import (
     SUPPORTS,
     UNSIGNED,
     first_token,
+    ordinary,
     plain_units,
     scale_of,
     share,
@@ -41,6 +42,7 @@ from whyformer.views.waterfall import baseline_words, has_waterfall, waterfall
 
 TEXT = ("text", "source", "target", "a", "b")
 LONGEST_TITLE = 100
+STRONGEST = 8  # features, of which all but one may speak against what is explained
 ONE_SIDED = 0.5  # of the largest score: patches that differ by less than this share one side of zero
 PER_PIXEL = (
     " The map of pixels is coloured up to its 99th percentile. What repeats in every patch and jumps at its border is "
@@ -342,7 +344,7 @@ def caption(chosen: Sequence[Explanation], shared: bool = False, beside: bool = 
     # What the text shows without its colour; what it holds is said below the bars.
     names = dict.fromkeys(e.units.labels[at].lstrip("Ġ▁") for e in chosen if (at := first_token(e)) is not None)
     text += f" Hatched, not coloured: {', '.join(map(repr, names))}." if names else ""
-    text += unmoved_words(chosen)
+    text += unmoved_words(chosen) + against_words(chosen)
     if len(chosen) == 1 and not beside and has_waterfall(chosen[0]):
         text += " Each bar begins where the one above it ends."
     elif not shared:
@@ -356,6 +358,18 @@ def caption(chosen: Sequence[Explanation], shared: bool = False, beside: bool = 
     if any(len(plain_units(e.units)) == 1 for e in chosen):
         text += " The input is a single feature: its bar has no other to compare with."
     return text
+
+
+def against_words(chosen: Sequence[Explanation]) -> str:
+    """That almost all of the strongest features speak against the class that is explained, and what to ask then."""
+    if len(chosen) > 1 or not chosen[0].signed or chosen[0].target.versus is not None:
+        return ""
+    strongest = sorted(ordinary(chosen[0]), key=abs)[-STRONGEST:]
+    against = sum(score < 0 for score in strongest)
+    if len(strongest) < STRONGEST or against < STRONGEST - 1:
+        return ""
+    name = _named(chosen[0].target)[0]
+    return f" {against} of the {STRONGEST} strongest features speak against {name}.{chosen[0].why_not}"
 
 
 def _sides(chosen: Sequence[Explanation]) -> str:
