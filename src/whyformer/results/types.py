@@ -315,7 +315,8 @@ class Explanation(Result):
     def why_not(self) -> str:
         """What to ask instead: why this class rather than the likeliest other one; "" without another."""
         said, this = self.prediction, self.target
-        other = next((c for c in (said, *(said.next or ())) if c.index != this.index), None)
+        likely: list[Target | Choice] = [said, *(said.next or ())]
+        other = next((choice for choice in likely if choice.index != this.index), None)
         if other is None or this.versus is not None:
             return ""
         names = this.label or this.index, other.label or other.index
