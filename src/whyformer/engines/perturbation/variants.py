@@ -110,6 +110,16 @@ class Replaced(Filled):
         # In full shape: a soft game draws a number for each entry.
         whole = {name: part.expand(one.tensors[name].shape[1:]) for name, part in parts.items()}
         super().__init__(one, whole, filling, modality.filling_weights(replacement))
+        self.remarks = _unowned(units, parts, players)
+
+
+def _unowned(units: Units, parts: dict[str, Tensor], players: Sequence[Sequence[int]]) -> tuple[str, ...]:
+    """Return a remark about units that hold no number of the input: masking them would change nothing."""
+    there = {int(number) for part in parts.values() for number in part.unique()}
+    lost = [units.text_of(members) for i, members in enumerate(players) if len(members) and i not in there]
+    return (f"no number of the input belongs to {listed(lost[:8], 'and')}: masking changes nothing there.",) * bool(
+        lost
+    )
 
 
 def _part_of_units(units: Units, players: Sequence[Sequence[int]]) -> Tensor:
@@ -210,7 +220,10 @@ def left_out(run: Run, row: int, replacement: Any) -> Variants:
     else:
         owners, filling = modality.owners(units, one), modality.filling(replacement, units, one)
     parts = _parts(owners, torch.arange(len(units))[span], filling[0])
-    return Filled(one, parts, filling, modality.filling_weights(replacement))
+    left = Filled(one, parts, filling, modality.filling_weights(replacement))
+    free = [may and not special for may, special in zip(run.removable(row), units.special, strict=True)]
+    left.remarks = _unowned(units, parts, [[i] if may else [] for i, may in enumerate(free)])
+    return left
 
 
 def with_pictures(run: Run, row: int, pictures: Tensor) -> Batch:
