@@ -18,7 +18,7 @@ from tests.models.hf import ENCODER
 from tests.study.test_readout import maps_by_hand
 from tests.support.processors import tokenizer
 from tests.support.released import BEFORE_FIVE
-from whyformer.errors import AmbiguousLayout, BadInput, NotOverUnits
+from whyformer.errors import AmbiguousLayout, BadInput, NotOverUnits, PartlyCaptured
 
 SIZES: dict[str, Any] = {k: v for k, v in ENCODER.items() if k != "num_labels"} | {"pad_token_id": 0}
 IDS = {"input_ids": torch.tensor([[7, 12, 30, 45, 61, 8, 19, 77, 54, 23]])}
@@ -277,3 +277,68 @@ def test_a_head_that_reads_padding_is_refused(name: str, side: str, method: str)
     with pytest.raises(BadInput, match=r"is padding here.*Pad on the (right|left) side"):
         wf.explain(model, inputs, method=method, target=1)
     assert len(wf.explain(model, {n: t[1:] for n, t in other.items()}, method=method, target=1)) == 1
+
+
+class ByContent(nn.Module):
+    """A model whose structure depends on whether id 7 is in its text, or on its states. ``how``: in what way."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.how, self.embed, self.head = how, nn.Embedding(50, 16), nn.Linear(16, 3)
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(16, 4, 32, 0.0, batch_first=True) for _ in range(3))
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        states, gate = self.embed(input_ids), (input_ids == 7).any(1)[:, None, None]
+        for layer in self.layers:
+            states = layer(states)
+            if self.how == "gate":
+                states = states + gate.float() * states.mean(1, keepdim=True)
+            elif self.how == "branch" and bool(gate.any()):
+                states = states + states.mean(1, keepdim=True)
+            elif self.how == "exit" and bool((states[..., 0].amax(1) > 1.0).all()):
+                break
+        return self.head(states[:, 0])
+
+
+@pytest.mark.parametrize("how", ["gate", "branch"])
+def test_a_leak_on_some_inputs_is_seen_on_these_whatever_came_first(how: str) -> None:
+    closed = torch.tensor([[9, 4, 12, 33, 8, 21]])
+    opened = closed.masked_fill(closed == 12, 7)
+    explainer = wf.Explainer(ByContent(how).eval())
+    for _ in range(2):
+        assert explainer.explain({"input_ids": closed}, method="raw_attention", target=0)
+        for inputs in (opened, torch.cat([closed, opened])):
+            with pytest.raises(PartlyCaptured, match="exchange information"):
+                explainer.explain({"input_ids": inputs}, method="raw_attention", target=0)
+
+
+@pytest.mark.parametrize("method", ["attention_rollout", "generic_attention", "occlusion"])
+def test_an_early_exit_is_that_of_each_input(method: str) -> None:
+    ids = torch.randint(8, 50, (6, 5), generator=torch.Generator().manual_seed(0))
+    ask: dict[str, Any] = {"method": method, "target": 0} | ({"replace": 0} if method == "occlusion" else {})
+    model = ByContent("exit").eval()
+    counts = {len(wf.Explainer(model).record({"input_ids": row[None]}).sites) for row in ids}
+    assert len(counts) > 1
+    for row, found in zip(ids, wf.explain(model, {"input_ids": ids}, **ask), strict=True):
+        (alone,) = wf.explain(ByContent("exit").eval(), {"input_ids": row[None]}, **ask)
+        np.testing.assert_allclose(found.scores, alone.scores, atol=1e-5)
+
+
+class SortedRows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.into, self.head = nn.Linear(3, 8), nn.Linear(8, 3)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = x[..., 0].argsort(1)[..., None].expand_as(x)
+        return self.head(self.layer(self.into(x.gather(1, order))).mean(1))
+
+
+def test_rows_that_are_sorted_are_refused_also_on_an_input_that_is_in_order() -> None:
+    x = torch.randn(1, 5, 3)
+    inputs = x.gather(1, x[..., 0].argsort(1)[..., None].expand_as(x))
+    with pytest.raises(NotOverUnits, match="reorders the input"):
+        wf.explain(SortedRows().eval(), (inputs,), method="raw_attention", target=0)

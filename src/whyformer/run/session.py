@@ -232,6 +232,8 @@ class Session:
         study, new = study_of(self.modality, replace(batch, answers=()) if batch.answers else batch)
         if new:
             self.setup_forwards += study.forwards
+        if known_about(self.model).get(MIXES):  # found out by the study
+            self.step = 1
         return study
 
     def studied(self, batch: Batch) -> Study:
@@ -329,6 +331,7 @@ class Session:
         attends to (SAINT). ``what``: named in errors about memory.
         """
         results: list[tuple[list[int], T]] = []
+        self.one_by_one |= self.size > 1 and self.study.by_content
         for waiting in self.track(self.parts(sort), label):
             singly, rows = beside, waiting
             while rows:

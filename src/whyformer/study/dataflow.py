@@ -111,6 +111,7 @@ class Fingerprints:
         self.marks.add(path, torch.mv(rows.detach().double(), self._weights[width]))
 
 
+POOLS = fn.REDUCTIONS | fn.LARGEST | fn.MEASURES  # what combines positions outside attention
 QUERIES = "queries"  # positions that the model brings itself: object queries, pooling probes
 JOIN = "+"  # "text+image": two streams laid end to end, one attention over both
 
@@ -146,6 +147,8 @@ class MarkingSurvey(Survey):
         self._first_BHKD: Tensor | None = None  # what the first attention reads
         self._marks = Notes[Ancestry]()
         self._fused: tuple[Ancestry, Ancestry] | None = None
+        self.sorts = self.decides = False  # the model orders its input by content; goes a way that depends on a number
+        self.pooled = 0  # after how many attentions, one at least, positions were first combined
         self.embedded: set[int] = set()  # addresses of what lookups read before the first attention
         for tensor, stream in run.modality.inputs(run.one):
             self._marks.put(tensor, Ancestry(stream))
@@ -194,6 +197,7 @@ class MarkingSurvey(Survey):
         marks = [m for m in map(self._marks.get, operands) if m is not None]
         if not marks and not attended:
             return
+        self._see_content(name, operands, any(m.vectors for m in marks), out)
         calls = frozenset[int]().union(*(m.calls for m in marks))
         latest = len(self.calls) - 1
         if not attended and any(m.calls and max(m.calls) < latest - 1 for m in marks):
@@ -211,6 +215,15 @@ class MarkingSurvey(Survey):
             self._marks.put(result, made)
         if out is None and name == "__setitem__":
             self._marks.put(operands[0], made)
+
+    def _see_content(self, name: str, operands: list[Tensor], vectors: bool, out: Any) -> None:
+        """Note what may let the structure differ from input to input."""
+        self.decides |= bool(self.calls) and (name == "__bool__" or (name == "item" and vectors))
+        self.sorts |= not self.calls and name in {"sort", "argsort"} and operands[0].numel() > 1
+        operand, result = operands[0], next(iter(tensors_in([out])), None)
+        if name in POOLS and operand.ndim == 3 and len(operand) == 1 < operand.shape[1] and result is not None:
+            if result.ndim < 2 or result.shape[1] != operand.shape[1]:
+                self.pooled = self.pooled or len(self.calls)
 
     def _merged(self, name: str, operands: list[Tensor], marks: list[Ancestry], calls: frozenset[int]) -> Ancestry:
         first = next((m for m in marks if m.stream is not None), marks[0])

@@ -147,6 +147,18 @@ def require_real_rows(modality: Modality, batch: Batch, keep_BN: Tensor, study: 
     return 1
 
 
+def redrawn(modality: Modality, one: Batch, seed: int) -> Batch:
+    """Another input of the same form: numbers drawn anew, or the ids in another order."""
+    generator, main = torch.Generator().manual_seed(seed), one.tensors[modality.main]
+    if main.is_floating_point():
+        other = torch.randn(main.shape, generator=generator).to(main) * main.std() + main.mean()
+    else:
+        places = torch.arange(main.shape[1]) if one.keep_BN is None else one.keep_BN[0].nonzero()[:, 0].cpu()
+        other = main.clone()
+        other[:, places] = main[:, places[torch.randperm(len(places), generator=generator)]]
+    return one.with_tensors(**{modality.main: other})
+
+
 MANY = 64  # columns, of which a part is changed
 ELSEWHERE = (
     "the model reorders the input: a change of {unit} does not change position {place} of its attention, as expected, "

@@ -280,6 +280,7 @@ class Study:
     notes: tuple[str, ...] = ()  # what every explanation has to say about this model
     fused: bool = False  # every map came out of torch's own attention function
     hidden: bool = False  # part of the model ran out of sight
+    by_content: bool = False  # the structure may be another for each input, which is then studied by itself
     warnings: list[str] = field(default_factory=list, compare=False)  # about gradients, once they were taken
     plans: Plans = field(default_factory=Plans, compare=False)  # the calls of later passes
     read_rows: dict[Any, Tensor] = field(default_factory=dict, compare=False)  # by length: weights of unpadded rows

@@ -314,7 +314,7 @@ MIXES = "mixes the inputs of a batch"  # a fact about a model: True or False, on
 LARGEST = "positions of the largest batch that was tried"
 FURTHER = 2  # times as many positions are tried again: experts may have room for a number of tokens of a batch
 SINGLY = (
-    "the output for an input changes with the other inputs of a batch, so every input, and every variant of it, was "
+    "the output for an input may change with the other inputs of a batch, so every input, and every variant of it, was "
     "run separately."
 )
 

@@ -20,7 +20,7 @@ from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.study import readout as readouts
 from whyformer.study.dataflow import MarkingSurvey, trace
-from whyformer.study.entrance import misplaced, misplaced_in_streams, misplaced_pieces, moved_at, reads_padding
+from whyformer.study.entrance import misplaced, misplaced_in_streams, misplaced_pieces, moved_at, reads_padding, redrawn
 from whyformer.study.facts import ROUNDING, Study, leak_of, noting_calls, unseen
 from whyformer.study.interference import MIXES, SINGLY
 from whyformer.study.schedule import START, Schedule, Step, kind_of, schedule_of
@@ -121,7 +121,12 @@ def study_one(modality: Modality, one: Batch) -> Study:
             survey = trace(run)
     except CaptureError as error:  # other methods need no map
         return Study(grid=modality.cells(one), input_length=modality.length(one), forwards=run.count).refused(error)
-    study = replace(_followed(run, survey), forwards=run.count)
+    # A gate that is closed on this input may let positions exchange information on another one.
+    gated = run.modality.embeds and 0 < survey.pooled < len(survey.calls)
+    if survey.decides:  # for all inputs of a batch at once, perhaps
+        known_about(modality.model)[MIXES] = True
+    study = replace(_followed(run, survey), by_content=gated or survey.decides)
+    study = replace(study, forwards=run.count)
     hidden = unseen(modality.model, called, [site.path for site in study.sites])
     if hidden is not None and study.sites:
         return study.refused(hidden, hidden=True)
@@ -187,6 +192,12 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
         return study.refused(apart)
     # An embedding that reads the ids of a text as they were given keeps their order, and what follows was audited.
     in_order = modality.embeds and not extra and one.tensors[modality.main].data_ptr() in survey.embedded
+    for seed in range(REDRAWN if survey.sorts and not leak.found else 0):  # this input may happen to be in order
+        other = readouts.Passes(modality, redrawn(modality, one, seed))
+        elsewhere = misplaced(other, other.values(), front, grid)
+        run.count += other.count
+        if elsewhere is not None:
+            return study.refused(elsewhere)
     # Which column is which token was found out by running the model (TableInput.tokens).
     if leak.found or in_order or modality.named_columns:
         elsewhere = misplaced_pieces(run)
@@ -309,6 +320,7 @@ def rows_of_each(modality: Modality, batch: Batch, study: Study, length: int) ->
 
 FEW = 4  # tokens: a study that fails on fewer is not kept
 STUDIED = 2048  # tokens of a longer text
+REDRAWN = 3  # inputs on which the order is looked at, where a model sorts
 
 
 def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
@@ -338,6 +350,6 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
         study = replace(study, notes=(*study.notes, SINGLY))
     # A single position teaches nothing about rows; what fails on a few may work on more (a head that skips both ends).
     short = study.trouble is not None and modality.lengths_vary and study.input_length < FEW
-    if study.input_length > 1 and not short:
+    if study.input_length > 1 and not short and not study.by_content:
         facts[key] = study
     return study, True
