@@ -18,9 +18,11 @@ from tests.models.case import randint, randn, seeded
 from tests.models.others import OTHERS
 from tests.models.torch_nn import EncoderClassifier
 from tests.references.attn_lrp import AttnLRP, relevance
-from tests.references.eager_attention import one_input
+from tests.references.differentiable import double
+from tests.references.eager_attention import one_input, reported
+from tests.references.transformer_attribution import transformer_attribution, walked
 from tests.support.language import shared, tokenizer
-from tests.support.released import BEFORE_FIVE, experts_at_once
+from tests.support.released import experts_at_once
 from whyformer.errors import NotOffered
 from whyformer.run.traced import TracedBatch
 
@@ -258,11 +260,18 @@ def test_functions_that_no_mode_sees_are_named(method: str) -> None:
     assert ("add" in warning) == (method == "transformer_attribution")
 
 
-@pytest.mark.skipif(BEFORE_FIVE, reason="Bloom has a backward of its own in training only, before transformers 5")
-def test_transformer_attribution_names_what_has_a_backward_of_its_own() -> None:
+@pytest.mark.parametrize("method", ["attn_lrp", "cp_lrp", "transformer_attribution"])
+def test_an_activation_with_a_backward_of_its_own_has_the_rule_of_the_one_that_it_equals(method: str) -> None:
+    """Bloom's GELU is a torch.autograd.Function, inside of which no rule applies."""
     case = OTHERS["bloom"]
-    for found in wf.explain(case.build("eager"), case.inputs(), method="transformer_attribution", target=TARGET):
-        assert any("GeLUFunction" in w for w in found.warnings)
+    model, plain = case.build("eager"), case.build("eager")
+    for block in plain.transformer.h:
+        block.mlp.gelu_impl = nn.GELU(approximate="tanh")
+    results = [wf.explain(each, case.inputs(), method=method, target=TARGET) for each in (model, plain)]
+    for one, other in zip(*results, strict=True):
+        close(one.scores, other.scores)
+        assert not any("no relevance rule" in warning for warning in one.warnings)
+    assert "forward" not in vars(model.transformer.h[0].mlp.gelu_impl)
 
 
 @pytest.mark.parametrize("method", ["attn_lrp", "cp_lrp", "decompx"])
@@ -288,6 +297,21 @@ def test_a_model_that_detaches_is_refused(method: str) -> None:
 
 
 METHOD = {"method": "transformer_attribution"}
+
+
+def test_relevance_starts_at_the_explained_class_whatever_the_scalar() -> None:
+    """Log-odds depend on all logits: their gradient does so, and the seed of relevance is still one-hot."""
+    net, relevance = walked("bert", double("bert"), one_input(CASES["bert"].inputs(), 0), TARGET)
+    others = [k for k in range(len(net.logits.value)) if k != TARGET]
+    shares = dict(zip(others, -net.logits.value[others].softmax(0), strict=True)) | {TARGET: 1.0}
+    slopes = {k: reported("bert", 0, k).gradient for k in shares}
+    gradient = [sum(float(shares[k]) * slopes[k][layer] for k in shares) for layer in range(len(net.attention))]
+    whole = transformer_attribution([relevance[node].numpy() for node in net.attention], gradient)
+    close(explained("bert", **METHOD, scalar="log_odds")[0].scores, whole[net.row])
+    for variant in ("rollout", "last_layer", "lrp"):
+        one, other = (explained("bert", **METHOD, variant=variant, scalar=s)[0] for s in ("logit", "log_odds"))
+        close(one.scores, other.scores)
+        assert one.value != other.value
 
 
 @pytest.mark.parametrize(

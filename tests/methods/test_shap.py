@@ -327,6 +327,17 @@ def test_interactions_are_second_differences_of_both_ends() -> None:
     assert found.cost.forwards == 2**5, "all sets were known"
 
 
+def test_pairs_of_words_that_occur_twice_carry_their_places() -> None:
+    model, tokenizer = wf.demo.load_sentiment()
+    found = wf.explain(model, "good film, not good, good", processor=tokenizer, **METHOD | {"interactions": 10})
+    assert found.interactions is not None
+    labels, pairs = found.units.labels, [pair[:2] for pair in found.interactions]
+    assert len(set(pairs)) == len(pairs) == 10
+    for name in {name for pair in pairs for name in pair}:
+        word, _, place = name.rstrip("]").partition(" [")
+        assert labels.count(word) == 1 if not place else labels.count(word) > 1 and labels[int(place)] == word
+
+
 def test_interactions_are_counted_shown_and_saved(tmp_path: Path) -> None:
     model, tokenizer = wf.demo.load_sentiment()
     how = METHOD | {"evaluations": 20, "interactions": 3, "algorithm": "regression"}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from whyformer.errors import NotOffered
@@ -19,6 +21,7 @@ from whyformer.loan.quantised import (
     is_quantized,
     kind_of,
     outermost,
+    with_forwards,
     written_out,
 )
 
@@ -119,3 +122,32 @@ def with_weights(model: nn.Module) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
     require_known(model)  # now: a forward that is written out would be taken for a change
     return written_out(layers, _compute_type(model))
+
+
+# Activations that a model may have written as a torch.autograd.Function, inside of which no relevance rule applies.
+TORCH_ACTIVATIONS = (partial(F.gelu, approximate="tanh"), F.gelu, F.silu, F.mish, F.relu)
+
+
+def with_activations(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Inside ``with``: activations by a torch.autograd.Function (Bloom's GELU) are torch's own, which equal them."""
+    facts = known_about(model)
+    if with_activations not in facts:
+        kinds = {type(layer): layer for layer in modules_of(model) if not layer._parameters}
+        codes = {kind: getattr(kind.forward, "__code__", None) for kind in kinds}
+        applied = {kind: kinds[kind] for kind, code in codes.items() if code and "apply" in code.co_names}
+        facts[with_activations] = {k: f for k, m in applied.items() if (f := _torch_activation(m)) is not None}
+    if not (known := facts[with_activations]):
+        return contextlib.nullcontext()
+    require_known(model)
+    return with_forwards((layer, known[type(layer)]) for layer in modules_of(model) if type(layer) in known)
+
+
+def _torch_activation(layer: nn.Module) -> Callable[..., torch.Tensor] | None:
+    """Return the function of torch that equals a layer's on numbers from -10 to 10; None if there is none."""
+    numbers = torch.linspace(-10, 10, 201)[None]
+    with torch.no_grad(), contextlib.suppress(Exception):  # of the user's own code, which may take anything else
+        result = type(layer).forward(layer, numbers)
+        for function in TORCH_ACTIVATIONS:
+            if isinstance(result, torch.Tensor) and torch.allclose(result, function(numbers), rtol=0, atol=1e-5):
+                return function
+    return None

@@ -177,13 +177,11 @@ def weight_of(layer: nn.Module, own: Callable[[Tensor], Tensor], dtype: torch.dt
         return (weight if bias is None else weight - bias).t(), bias
 
 
-@contextlib.contextmanager
-def written_out(layers: Iterable[nn.Module], dtype: torch.dtype) -> Iterator[None]:
+def written_out(layers: Iterable[nn.Module], dtype: torch.dtype) -> contextlib.AbstractContextManager[None]:
     """Inside ``with``: these layers are F.linear of the weights that they stand for, read again in each pass.
 
     For methods whose rules need the weights. A whole dequantised copy would take the memory that quantising saved.
     """
-    before: list[tuple[nn.Module, Any]] = []  # accelerate gives layers a forward of their own
 
     def plain(own: Callable[[Tensor], Tensor], layer: nn.Module, x: Tensor) -> Tensor:
         weight, bias = weight_of(layer, own, dtype)
@@ -191,11 +189,18 @@ def written_out(layers: Iterable[nn.Module], dtype: torch.dtype) -> Iterator[Non
             weight, bias = weight.to(x), None if bias is None else bias.to(x)
         return F.linear(x, weight, bias)
 
+    linear = (layer for layer in layers if isinstance(getattr(layer, "in_features", None), int))
+    return with_forwards((layer, partial(plain, layer.forward, layer)) for layer in linear)
+
+
+@contextlib.contextmanager
+def with_forwards(forwards: Iterable[tuple[nn.Module, Callable[..., Tensor]]]) -> Iterator[None]:
+    """Inside ``with``: these layers compute with the function that stands beside them."""
+    before: list[tuple[nn.Module, Any]] = []  # accelerate gives layers a forward of their own
     try:
-        for layer in layers:
-            if isinstance(getattr(layer, "in_features", None), int):
-                before.append((layer, layer.__dict__.get("forward")))
-                layer.__dict__["forward"] = partial(plain, layer.forward, layer)
+        for layer, forward in forwards:
+            before.append((layer, layer.__dict__.get("forward")))
+            layer.__dict__["forward"] = forward
         yield
     finally:
         for layer, own in before:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -23,9 +24,11 @@ from whyformer.results.types import Record
 from whyformer.run import Attribution, Run
 from whyformer.study import require_readable
 from whyformer.study.interference import INPUT_SLOPES
+from whyformer.targets import scalar_of
 
 # Transformer attribution: the relevance of attention, weighted by its gradient.
 
+SHARED = {"log_odds", "log_probability", "probability"}  # scalars that depend on the logits of all classes
 VARIANTS = ("full", "rollout", "last_layer", "lrp")
 
 
@@ -44,10 +47,10 @@ def transformer_attribution(
     """Combine gradient-weighted relevance of attention across layers: C = C_L ··· C_1.
 
     C_l = I + mean_h max(0, ∂s/∂A_l ∘ R(A_l)); R(A_l) is the layer-wise relevance (alpha = 1, beta = 0) of the attention
-    map, propagated from a one-hot seed at the target. ``start_layer`` skips earlier layers; ``normalize`` divides rows
-    by their sum (the authors do so for BERT, not for ViT). ``variant``: "full"; "rollout" without the gradient, C_l = I
-    + mean_h max(0, R(A_l)); "last_layer" the last attention alone, mean_h max(0, R(A_L)); "lrp" the signed relevance of
-    the vectors that enter the first block, without attention maps.
+    map, propagated from a one-hot seed at the target, whatever the scalar. ``start_layer`` skips earlier
+    layers; ``normalize`` divides rows by their sum (the authors do so for BERT, not for ViT). ``variant``: "full";
+    "rollout" without the gradient, C_l = I + mean_h max(0, R(A_l)); "last_layer" the last attention alone, mean_h
+    max(0, R(A_L)); "lrp" the signed relevance of the vectors that enter the first block, without attention maps.
 
     Misleads when: evidence against the class matters (it is clamped to zero), and when small differences are read:
     single entries of R can be large by accident, since the rules divide by sums close to zero.
@@ -57,6 +60,10 @@ def transformer_attribution(
     rules = AlphaBeta(run.batch.size, run.module_names, run.study.batch_axes, positions=run.length, dtype=dtype)
     with with_weights(run.modality.model):
         trace = run.traced(rules, dtype)
+    if run.reading in SHARED and trace.answer_B.ndim == 2 and not run.batch.reference_rows:
+        # A scalar over all classes would start relevance at each of them, with sums that cancel: of shares that are all
+        # positive and much alike for every class, noise would be left. The gradient is that of the scalar.
+        trace = replace(trace, value_B=scalar_of(trace.answer_B, run.targets, "logit"))
     warnings = [rules.unruled_text(trace.value_B)] * run.batch.size
     if variant == "lrp":
         # NOTE[DIFF] the authors' "full LRP" of a ViT goes on to the pixels, through the patch embedding.

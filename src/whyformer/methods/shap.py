@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -106,8 +107,10 @@ def shap(
     (wf.learn, loaded or learned in this process) and is better than free ones by its certificate, else the first of
     attn_lrp, generic_attention and input_x_gradient that runs. ``evaluations="auto"`` continues until the order of the
     five largest values is settled, 1,024 at most. ``errors`` holds standard errors of sampled values,
-    ``checks["standard_error"]`` their root mean square. ``interactions``: number of pairwise interactions to return,
-    among the features with the largest values, averaged over no and all other features present.
+    ``checks["standard_error"]`` their root mean square. ``interactions``: number of pairs to return, among the
+    features with the largest values, with how far their joint effect exceeds the sum of their single ones: the mean of
+    that excess with none and with all other features present. That is not a Shapley interaction index, which averages
+    over all sets of the others and may differ in size and sign.
 
     Misleads when: masked inputs are unlike anything the model was trained on; partition assigns credit to groups of
     neighbours, so distant features that act together share it with their surroundings.
@@ -269,13 +272,18 @@ def _players_of_pairs(interactions: int) -> int:
 def _interactions(
     run: Run, row: int, game: Game, players: Players, values_P: Array, most: int
 ) -> tuple[tuple[str, str, float], ...]:
-    """Return the strongest interactions among the largest players, with the labels of their units."""
+    """Return the pairs of the largest players with the largest second differences, and the labels of their units.
+
+    A label that several players have is followed by the number of its first unit: "good [4]".
+    """
     first = np.argsort(-np.abs(values_P), kind="stable")[: _players_of_pairs(most)]
     pairs = np.array(list(combinations(sorted(first.tolist()), 2)), dtype=int).reshape(-1, 2)
     if not len(pairs):
         return ()
     second = game.second_differences(pairs)
     names = [run.units[row].text_of(members) for members in players.members]
+    several = {name for name, times in Counter(names).items() if times > 1}
+    names = [f"{n} [{m[0]}]" if n in several else n for n, m in zip(names, players.members, strict=True)]
     order = np.argsort(-np.abs(second), kind="stable")[:most]
     return tuple((names[pairs[i, 0]], names[pairs[i, 1]], float(second[i])) for i in order)
 

@@ -290,7 +290,7 @@ class Explanation(Result):
     model: str = ""  # its class
     picture: str | None = None  # what the model saw, where raw images were given: a small JPEG as a data URI
     errors: Float32 | None = None  # standard error of each score, where the method has them
-    interactions: tuple[tuple[str, str, float], ...] | None = None  # two parts, and what they do more together
+    interactions: tuple[tuple[str, str, float], ...] | None = None  # two parts, and how much more they do together
     default_for: str | None = None  # "text", "image", …: the method is the default for such inputs
     passes: int | None = None  # at most so many were asked for, where the method was chosen within them
     hops: tuple[Hop, ...] | None = None  # with ``through=``: the answer's own map, then one per span and hop

@@ -21,7 +21,7 @@ from whyformer.errors import NotOffered
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.decoding import KeptPass
 from whyformer.inputs.output import Output
-from whyformer.loan.backwards import has_adapter
+from whyformer.loan.backwards import has_adapter, with_activations
 from whyformer.run.scores import ScoredBatch
 from whyformer.study import interference
 from whyformer.study.interference import INPUT_SLOPES
@@ -136,6 +136,7 @@ class TracedBatch(ScoredBatch):
                 rules or nullcontext(),
                 seen if modes else nullcontext(),
                 kept.used_by(None),
+                with_activations(self.modality.model) if changed_rules else nullcontext(),
             ):
                 logits = self.output.logits(batch)
             if isinstance(rules, PlannedRules):

@@ -226,7 +226,9 @@ def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
         entries.append(Fact("standard errors", f"up to {number(largest)}; ± and lines are 95 % confidence intervals"))
     if explanation.interactions:
         together = [f"'{one}' × '{other}' {number(value)}" for one, other, value in explanation.interactions]
-        entries.append(Fact("interactions", ", ".join(together)))
+        entries.append(
+            Fact("joint effects", f"{', '.join(together)} (mean with none and all of the others; no Shapley index)")
+        )
     small = [
         f"{_SMALL.get(name, name)} {number(value)}"
         + ("" if share is None else f" ({percent(share)} of {_whole(name)})")
