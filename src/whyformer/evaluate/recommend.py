@@ -164,8 +164,13 @@ def chosen_within(
         rows.append(recommendation.CandidateOutcome(candidate.name, candidate.method, options, *costs, *judged))
     # The choice first, the others by how they did where it was chosen.
     rows = [rows[column], *sorted(rows[:column] + rows[column + 1 :], key=lambda row: -row.chosen_by)]
-    choice = _choice(games, pool, best, EVERYONE, recommendation.ANY, float(mean_M[best]), len(choosing))
-    picked = {recommendation.ANY: dict.fromkeys(testing, best)}
+    aopc_M = np.full(len(pool.candidates), -np.inf)
+    aopc_M[list(measured)] = chosen_IM.mean(0)
+    first = {name: m for name, m in _best_of_all(pool, aopc_M).items() if m in measured}
+    choices = tuple(
+        _choice(games, pool, m, EVERYONE, name, float(mean_M[m]), len(choosing)) for name, m in first.items()
+    )
+    picked = {name: dict.fromkeys(testing, m) for name, m in first.items()}
     # Without a search for the ceiling, which would cost more than all the rest.
     outcomes = outcomes_of(games, pool, testing, picked, search=False) if testing else ()
     few = (f"Only {len(choosing)} inputs were used to choose: several methods are probably tied.",)
@@ -174,7 +179,7 @@ def chosen_within(
         games,
         pool,
         mean_M,
-        choices=(choice,),
+        choices=choices,
         outcomes=outcomes,
         chosen_on=len(choosing),
         reported_on=len(testing),
