@@ -4,18 +4,23 @@ the model comes back as it was, and the declared cost is the counted cost. New m
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 import whyformer as wf
 from tests.methods import properties
 from tests.methods.properties import near as close
 from tests.models import CASES, Case, model_of
 from whyformer.errors import BadInput, NotOffered, NotOverUnits
+from whyformer.evaluate.candidate_pool import BACKWARD
 from whyformer.registry import Method
 
 ROOT = Path(__file__).parent.parent
@@ -94,6 +99,33 @@ def check_result(batch: list[wf.Explanation], entry: Method) -> None:
         assert counted == declared or (entry.at_most and all(c <= d for c, d in zip(counted, declared, strict=True)))
         assert explanation.target.index == 1
         assert explanation.scalar == options.get("score", "logit")  # vit_cx is of the probability, and says so
+
+
+@contextmanager
+def multiply_adds() -> Iterator[FlopCounterMode]:
+    """Everything that runs inside, with attention written out, which is not counted otherwise on a CPU."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        yield counter
+
+
+# What else these methods do besides passes is declared in words: exact products (transformer_attribution), maps of
+# values (alti, value_norms).
+WORK = ["attn_lrp", "generic_attention", "occlusion", "saliency", "two_ended", "value_zeroing", "decompx"]
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("method", WORK)
+def test_reported_cost_is_the_work_that_is_done(method: str, name: str) -> None:
+    """In multiply-adds, counted by torch, in units of a forward of the same input; the declared cost is above it."""
+    model, inputs = model_of(name), single(CASES[name].inputs(), 0)
+    counted = []
+    for each in ("random", method):  # one plain forward, as the library makes it
+        wf.explain(model, inputs, method=each, target=1)  # what runs once per model
+        with multiply_adds() as work:
+            cost = wf.explain(model, inputs, method=each, target=1)[0].cost
+        counted.append(work.get_total_flops())
+    assert cost.setup_forwards == 0
+    assert cost.forwards + BACKWARD * cost.backwards == pytest.approx(counted[1] / counted[0], rel=0.1)
 
 
 LEFT = ["bert", "gpt2", "llama", "xlnet"]

@@ -235,7 +235,7 @@ def truthfulness_of(games: Games, pool: CandidatePool, inputs: Sequence[int], va
 
 # Prices of methods, options that fit a budget, and the candidates within it.
 
-BACKWARD = 2.0  # forwards, about: gradients of what goes in and of what it is multiplied with
+BACKWARD = 1.0  # forwards, in multiply-adds: gradients of what goes in, as no weight needs one
 # Of Shapley values by regression (python -m bench.recommend_budget --guides). "+alone" costs four forwards more, so
 # that a small budget may have room for the name alone; generic_attention is behind with it on pictures.
 GUIDES = ("attn_lrp+alone", "attn_lrp", "generic_attention", "input_x_gradient+alone", "input_x_gradient")

@@ -147,7 +147,6 @@ def chosen_within(
     chosen_IM = methods.judged(list(measured), choosing, "choosing")
     tested_IM = methods.judged(list(measured), testing, "testing")
     column = int(np.argmax(chosen_IM.mean(0)))
-    best = list(measured)[column]
     of = [games.of[i] for i in testing]
     means = ahead = np.full((3, len(measured)), math.nan)
     if testing:
@@ -268,7 +267,7 @@ def recommend(
     gradient; "rollout" every start layer of the rollouts. method: the other candidates; None is all methods, [] none.
     effort: the number of forwards per input for methods that were not named (None: no limit); the most expensive are
     left out and listed in ``excluded``. budget: choose the best method, by AOPC, within this cost per explanation of
-    the longest input, in forwards (20; a backward counts as two) or seconds ("2s", "500ms"). Methods with a variable
+    the longest input, in forwards (20; a backward counts as one) or seconds ("2s", "500ms"). Methods with a variable
     number of passes (integrated_gradients, smooth_grad, shap) use as many as fit. ``budgeted`` lists the cost of each
     candidate, and the gap between the choice and the best. scope: one choice for the "dataset", one per "label" (the
     explained class), or one per "instance", which is chosen by RFT and then tested on the same inputs by other variants

@@ -297,7 +297,6 @@ ORDERS = {"l1": 1, "l2": 2}
     class_specific=False,
     rowwise=lambda **options: True,
     meaning="share of each token in the attention output, combined across layers",
-    extra_cost=lambda units: units / 4,
 )
 def alti(run: Run, *, norm: Annotated[str, OneOf(*ORDERS)] = "l1") -> Attribution:
     """Measure how close each token's contribution alone is to the attention block's output, and multiply over layers.
@@ -337,13 +336,13 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 @method(
     paper="Mohebbi et al. 2023, arXiv:2301.12971",
     needs={"attention", "values"},
-    cost=constant(1, 0),
-    cost_text="1 forward; plus 1/3 to 2/3 of a forward per token",
+    cost=lambda units, **options: (1.4 * units + 1.5, 0),
+    cost_text="1 forward, and the work of 0.3 (long inputs) to 1.4 (short ones) forwards per token",
+    at_most=True,
     signed=False,
     class_specific=False,
     rowwise=lambda **options: True,
     meaning="change of hidden states when a token's value vector is zeroed",
-    extra_cost=lambda units: units / 2,
     slow=True,
 )
 def value_zeroing(
@@ -365,7 +364,8 @@ def value_zeroing(
     """
     sites = run.anatomy().record.sites
     chosen = chosen_layers(layers, len(sites))
-    maps = [row_normalized(d) for d in distances(run, distance)]
+    with run.working("value_zeroing"):
+        maps = [row_normalized(d) for d in distances(run, distance)]
     if layers != "product" and len({maps[i].shape for i in chosen}) > 1:
         raise NotOffered(f"layers={layers!r}: these layers have different query rows, so they cannot be averaged.")
     whole = product(maps) if layers == "product" else torch.stack([maps[i] for i in chosen]).mean(0)

@@ -153,7 +153,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one explanation. Passes are counted per input.
+    """The cost of one explanation. Passes are counted per input; other work as forwards with as many multiply-adds.
 
     ``setup_forwards``: all that were spent once per model, for all inputs of the call together.
 

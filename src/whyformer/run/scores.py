@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.overrides import BaseTorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from whyformer.errors import BadInput, ModelFailed, NotOffered, WhyformerError
 from whyformer.inputs.base import Modality
@@ -377,6 +379,29 @@ class ScoredBatch:
         if not (batch.reference_rows or self.modality.mixes_rows or self.modality.kind == "prompt"):
             part, positions = self._part_of(batch), self.positions(batch)
             self.setup_forwards += require_apart(self.modality.model, logits, part, positions)
+
+    @contextmanager
+    def working(self, *kind: Hashable) -> Iterator[None]:
+        """Charge the work inside, which is no pass through the model, as forwards: by multiply-adds.
+
+        It is counted for the first batch of each shape: a counter takes longer than the work of a small model. Shorter
+        inputs of a batch are charged for what they take without padding, about.
+        """
+        facts, shapes = known_about(self.modality.model), tuple(tensor.shape for tensor in self.batch.tensors.values())
+        length_B = on_host(self.keep_BN).sum(1).numpy()
+        key = ("work", *kind, shapes, tuple(length_B.tolist()))
+        if key in facts:
+            yield
+        else:
+            with FlopCounterMode(display=False) as inside:
+                yield
+            # Written out: neither torch's fused encoder nor its fused attention is counted on a CPU.
+            written_out = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+            with FlopCounterMode(display=False) as plain, BaseTorchFunctionMode(), written_out, torch.no_grad():
+                self.output.logits(self.together)
+            self.setup_forwards += self.rows_run
+            facts[key] = inside.get_total_flops() / max(plain.get_total_flops(), 1)
+        self.forwards_B += facts[key] * length_B / max(length_B.max(), 1)
 
     def trimmed(self, one: Batch) -> Batch:
         """Return one input without its padding, where padding changes nothing, which takes two passes once."""
