@@ -32,6 +32,7 @@ from whyformer.run import ATTENDING, Attribution, Run
 from whyformer.run.session import Session
 from whyformer.shapes import Array
 from whyformer.study.entrance import HIDDEN
+from whyformer.study.interference import rounding_step
 from whyformer.study.streams import cropped
 from whyformer.targets import probabilities_note
 from whyformer.version import __version__
@@ -41,6 +42,11 @@ AT_ONCE = 2**23  # numbers of a result that are put together to be fetched
 DIFFERENCE = (
     "scores are those of the first answer's {} minus those of the second's, over the tokens of the prompt; tokens of "
     "the answers have no scores."
+)
+COARSE, LARGE_FLOOR = 1e-5, 0.05  # steps that are no float32's; share of the largest score that is a warning
+ROUNDED = (
+    "rounding in half precision moves the output by about {:.2g}, and the largest score is {:.2g}: differences of that "
+    "size are noise. Load the model in float32."
 )
 NEXT = 4  # classes that are listed after the predicted one
 
@@ -110,7 +116,7 @@ def explanations(
         if said.position != target.position:
             said = replace(said, position=target.position)
         warnings = [*remarks_about_unscored(run)[row], *(run.batch.warnings[row] if run.batch.warnings else ())]
-        warnings += attribution.warnings[row] if attribution.warnings else []
+        warnings += [*(attribution.warnings[row] if attribution.warnings else []), *_rounded(run, m, row, scores)]
         known = {name: numbers[row] for name, numbers in checks.items()}
         if output.causal:  # many language models park attention there
             known["first_token_share"] = float(np.abs(scores[0]) / max(np.abs(scores).sum(), 1e-30))
@@ -253,6 +259,16 @@ def _other_streams(run: Run) -> list[str]:
         return []
     main = run.batch.tensors.get(run.modality.main)  # the units are its positions, whatever they are called
     return list(dict.fromkeys(stream for tensor, stream in run.modality.inputs(run.batch) if tensor is not main))
+
+
+def _rounded(run: Run, m: Method, row: int, scores: Array) -> list[str]:
+    """Return a warning if differences of a coarse model's values are not much larger than its rounding."""
+    differs = "perturbation" in m.needs and not run.modality.opaque
+    if not differs or (step := rounding_step(run.modality.model, run.logits)) <= COARSE:
+        return []
+    floor = step / 2 * float(run.logits[row].abs().max()) * (0.25 if run.scalar == "probability" else 1)
+    largest = float(np.abs(scores).max(initial=0.0))
+    return [ROUNDED.format(floor, largest)] if floor > LARGE_FLOOR * largest else []
 
 
 def _warnings(scores: Array, padding_share: float, streams: list[str], units: Units) -> list[str]:

@@ -69,6 +69,26 @@ def test_a_model_that_does_not_care_how_long_its_inputs_are_gets_a_warning() -> 
     for name, how in (("deberta_v2", {"at": "embeddings"}), ("bert", {})):
         for found in explained(name, double=True, method="input_x_gradient", **how):
             assert not found.warnings
+    for dtype in (torch.bfloat16, torch.float16):  # whose rounding errors are larger
+        for name in ("modernbert", "bert"):
+            case = CASES[name]
+            half = case.build(case.implementations[0]).to(dtype)
+            for found in wf.explain(half, case.inputs(), method="input_x_gradient", target=1):
+                assert any("rounding errors" in w for w in found.warnings) == (name == "modernbert")
+
+
+@pytest.mark.parametrize("method", ["two_ended", "occlusion", "value_zeroing"])
+def test_scores_as_small_as_the_rounding_of_half_precision_get_a_warning(method: str) -> None:
+    """A head with a large bias rounds every difference away; layers that add little, every change of theirs."""
+    case = CASES["bert"]
+    for dtype, expected in ((torch.bfloat16, True), (torch.float32, False)):
+        model = case.build(case.implementations[0])
+        with torch.no_grad():
+            model.classifier.bias += 100
+            for layer in model.bert.encoder.layer:
+                layer.attention.output.dense.weight *= 0.02
+        for found in wf.explain(model.to(dtype), case.inputs(), method=method, target=1):
+            assert any("half precision" in w for w in found.warnings) == expected, found.warnings
 
 
 # Gradients under noise

@@ -20,6 +20,7 @@ from whyformer.parameters import Count, Megabytes, Patches, Weight
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 from whyformer.shapes import Array
+from whyformer.study.interference import rounding_step
 from whyformer.targets import require_dense
 
 # Integrated gradients.
@@ -238,6 +239,7 @@ def _free(run: Run, space: SingleInput, keep_special: bool | Sequence[int]) -> T
 
 # Input × gradient.
 
+ROUNDED = 16  # steps of the model's numbers by which each term may be off (bfloat16: an eighth)
 CANCELLED = 1e-4  # largest |sum| / |terms| of all units if the terms cancel; by chance it is hundreds of times larger
 ROUNDING = (
     "input × gradient is zero for every feature, and these scores are rounding errors: the model normalises its inputs "
@@ -269,8 +271,11 @@ def input_x_gradient(run: Run, *, at: Where = None, patch_smoothing: Patches = 0
     assert space.gradient is not None
     terms = space.inputs * space.gradient
     detail = space.smoothed(terms, patch_smoothing)
-    left_B, size_B = torch.stack([space.per_unit(t).abs().amax(1) for t in (terms, terms.abs())]).tolist()
-    cancelled_B = [0 < size and left <= CANCELLED * size for left, size in zip(left_B, size_B, strict=True)]
+    sizes = (space.per_unit(each.float()).abs().amax(1) for each in (terms, terms.abs(), terms.square()))
+    sums = [(left, size, square**0.5) for left, size, square in torch.stack(list(sizes), 1).tolist()]
+    small = any(left < root / 2 for left, _, root in sums)  # else the step does not matter
+    step = rounding_step(run.modality.model, run.logits) if small else 0.0
+    cancelled_B = [0 < size and left <= max(CANCELLED * size, ROUNDED * step * root) for left, size, root in sums]
     warnings = [[ROUNDING] if cancelled else [] for cancelled in cancelled_B]
     return Attribution(space.per_unit(detail), detail=space.detail(detail), warnings=warnings)
 

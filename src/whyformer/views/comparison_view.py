@@ -220,8 +220,9 @@ def _budget_view(result: Any) -> list[View]:
     columns = ("method", "estimate", "passes", "ms", "AOPC, choosing ↑", "AOPC, testing ↑", "gain over the choice")
     caption = (
         f"The chosen method comes first, then the order on the inputs used to choose. Estimates are for an input of "
-        f"{budgeted.units} features; a backward counts as {budgeted.backward:.2g} forwards. Passes and ms are measured "
-        "per input, without one-time costs of a model. ° not significant: the interval contains zero."
+        f"{budgeted.units} features; a backward counts as {budgeted.backward:.2g} forward"
+        f"{'s' * (budgeted.backward != 1)}. Passes and ms are measured per input, without one-time costs of a model. "
+        "° not significant: the interval contains zero."
     )
     title = f"Methods within {budgeted.limit}"
     return [View(title, (Panel((TableMark(columns, tuple(rows)),), wide=True),), caption=caption)]
