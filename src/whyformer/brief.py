@@ -17,6 +17,11 @@ PICTURES = 0x2400  # of the controls below a space, in their order: ␀ ␁ … 
 DELETE = 0x7F
 
 
+def writable(text: str) -> str:
+    """Replace halves of surrogate pairs, which can neither be printed nor written to a file."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def as_symbols(text: str, which: re.Pattern[str] = CONTROLS) -> str:
     """``text`` with ␛ for an escape, ⟨U+202E⟩ for what has no picture; everything else is as it was."""
 

@@ -20,7 +20,10 @@ from tests.cli.test_cli import SNAPSHOTS, run
 from tests.concepts.textures import FOLDER
 from tests.support import folders
 from tests.support.released import BEFORE_FIVE
+from whyformer.cli._input import made_by, text_of_stdin
+from whyformer.cli._options import load_any
 from whyformer.demo import model_folder
+from whyformer.errors import BadInput
 
 ESCAPE = "\x1b]0;owned\x07\x9b31m\u202e"
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -459,3 +462,43 @@ def test_whatever_is_loaded_is_loaded_with_a_decision() -> None:
                 assert isinstance(node, ast.Call)
                 assert "trust_remote_code" in [k.arg for k in node.keywords], f"{path}:{node.lineno}"
     assert calls >= 7
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("mine.py:number", "is of type int"),
+        ("mine.py:asks", "failed .TypeError: .*called without arguments"),
+        ("mine.py:fails", "failed .ValueError: inside"),
+        ("mine.py:nothing", "is not there"),
+        ("broken.py:load", "cannot be imported .SyntaxError"),
+        ("mine.py:", "names no function"),
+        (":load", "names no function"),
+    ],
+)
+def test_a_function_that_makes_no_model_is_an_error_of_one_line(
+    name: str, match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    (tmp_path / "mine.py").write_text("number = 3\ndef asks(a): pass\ndef fails(): raise ValueError('inside')\n")
+    (tmp_path / "broken.py").write_text("def (")
+    with pytest.raises(BadInput, match=match):
+        made_by(name)
+
+
+def test_a_function_makes_a_model_of_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    (tmp_path / "texts.py").write_text(
+        "def load():\n    return lambda texts: [[0.2, 0.8] if 'good' in text else [0.7, 0.3] for text in texts]\n"
+    )
+    assert '"good"' in run("explain", "a good film", "--model", "texts.py:load", "--json").stdout
+    model, processor, kind = load_any("texts.py:load")
+    assert (processor, kind) == (None, "text") and type(model).__name__ == "<lambda> (asked)"
+
+
+def test_a_closed_stdin_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(BadInput, match="stdin is closed"):
+        text_of_stdin()

@@ -111,6 +111,15 @@ def test_a_cross_encoder_is_explained_as_its_classifier() -> None:
     assert one.value == pytest.approx(float(logits.max()), abs=1e-5)
 
 
+def test_a_negative_number_of_layers_is_refused() -> None:
+    from types import SimpleNamespace
+
+    model = Own("columns")
+    model.config = SimpleNamespace(num_hidden_layers=-1)  # type: ignore[assignment]
+    with pytest.raises(wf.errors.BadInput, match="num_hidden_layers=-1"):
+        wf.explain(model, torch.zeros(1, 4))
+
+
 def test_one_text_for_an_encoder_is_refused_with_what_to_pass() -> None:
     model, _, _ = kinds()["sentences"]
     for inputs in ("two birds", ["two birds"]):

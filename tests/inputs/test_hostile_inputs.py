@@ -230,7 +230,7 @@ def test_cells_that_are_no_category(value: Any) -> None:
 def test_numbers_of_other_libraries_are_numbers() -> None:
     row, model, table = tables.rows(1)[0], tables.HomeMade("first"), tables.table()
     plain = wf.explain(model, {**row, "age": 30}, processor=table).scores
-    for value in (np.int8(30), np.float32(30), decimal.Decimal(30), Fraction(60, 2), np.array(30), "30"):
+    for value in (np.int8(30), np.float32(30), decimal.Decimal(30), Fraction(60, 2), np.array(30)):
         np.testing.assert_array_equal(wf.explain(model, {**row, "age": value}, processor=table).scores, plain)
 
 

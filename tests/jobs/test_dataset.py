@@ -156,9 +156,8 @@ def test_rows_of_a_table(tmp_path: Path) -> None:
     source.write_text("\n".join(lines) + "\n")
     dataset = wf.explain_dataset(model, source, out=tmp_path / "out", processor=table, method="grad_sam")
     first = dict(zip(lines[0].split(","), lines[1].split(","), strict=True))
-    single = wf.explain(
-        model, {k: v for k, v in first.items() if k in table.columns}, processor=table, method="grad_sam"
-    )
+    cells = {k: table.parsed(k, v) for k, v in first.items() if k in table.columns}
+    single = wf.explain(model, cells, processor=table, method="grad_sam")
     np.testing.assert_allclose(dataset.row(0)["grad_sam"].scores, single.scores, atol=1e-5)
     assert dataset.rows == 5 and dataset.summary.unit == "column"
     assert {i.unit for i in dataset.summary.importance} <= set(table.columns)

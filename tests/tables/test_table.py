@@ -62,6 +62,8 @@ WRONG: list[tuple[Any, str]] = [
     (ROW | {"age": float("nan")}, "'age' has no value"),
     (ROW | {"sex": None}, "'sex' has no value"),
     (ROW | {"age": "old"}, "'age' holds 'old' in row 0"),
+    (ROW | {"age": "12"}, "'age' holds '12' in row 0.*Convert the column"),
+    (ROW | {"age": True}, "'age' holds True in row 0.*Convert the column"),
     (ROW | {"age": float("inf")}, "'age' is infinite"),
     (np.zeros((2, 4)), "4 columns were given without names and the table has 5.*age, hours, gain"),
     (np.array([["private", *list(ROW.values())[1:]]], dtype=object), "'age' holds 'private' in row 0"),
@@ -121,6 +123,8 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({}, "needs columns"),
     ({"numerical": ["a"], "columns": ["a", "b"]}, "'b' must be in columns= and"),
     ({"categorical": {"a": []}}, "categories of column 'a'"),
+    ({"categorical": {"a": [[1], [2]]}}, "categories of column 'a' cannot be compared .TypeError"),
+    ({"numerical": ["a"], "classes": ["\ud800", "b"]}, "half a character"),
     ({"numerical": ["a"], "tokens": ["b"]}, "unknown column in tokens 'b'"),
 ]
 

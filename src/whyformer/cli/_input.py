@@ -15,7 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, reading
 from whyformer.extras import require
 from whyformer.files import IMAGES, trouble_writing
 
@@ -200,6 +200,8 @@ def lines_of(file: Path) -> list[str]:
 
 def text_of_stdin() -> str:
     """Return all of stdin. Raise for encodings other than UTF-8: a wrong guess would change the words."""
+    if sys.stdin is None:
+        raise BadInput("stdin is closed, and '-' reads the text from there: give the text itself, or a pipe.")
     try:
         return sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -317,23 +319,30 @@ def load_table(name: str | None) -> tuple[Any, Any]:
         from whyformer.tables import load_model
 
         return load_model(name)
-    module, _, function = name.rpartition(":")
-    load = getattr(_module(module), function, None)
-    if load is None:
-        raise BadInput(f"there is no {function!r} in {module!r}: --model module:function names a function.")
-    made = load()
+    made = made_by(name)
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], Table):
         raise BadInput(f"{name} must return (model, whyformer.Table).")
     return made[0], made[1]
 
 
+def made_by(name: str) -> Any:
+    """Return what the function makes that ``file.py:function`` or ``module:function`` names."""
+    module, _, function = name.rpartition(":")
+    if not module or not function:
+        raise BadInput(f"{name!r} names no function: give --model file.py:function, or a folder.")
+    with reading(f"{module!r} cannot be imported", "Give file.py:function, or a folder."):
+        load = getattr(_module(module), function, None)
+    if not callable(load):
+        is_what = "not there" if load is None else f"of type {type(load).__name__}"
+        raise BadInput(f"{function!r} of {module!r} is {is_what}: --model {module}:NAME names a function.")
+    with reading(f"{name} failed", "It is called without arguments, and returns the model and its processor or table."):
+        return load()
+
+
 def _module(name: str) -> Any:
     path = Path(name)
     if path.suffix != ".py":
-        try:
-            return import_module(name)
-        except ModuleNotFoundError as error:
-            raise BadInput(f"{name!r} cannot be imported ({error}). Give file.py:function, or a folder.") from None
+        return import_module(name)
     spec = spec_from_file_location(path.stem, path) if path.is_file() else None
     if spec is None or spec.loader is None:
         raise BadInput(f"there is no file {name!r}.")

@@ -11,7 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from whyformer.cli._input import DATA, PICTURES, check_out, inputs_from, number_or_word, options_from, refuse_files
+from whyformer.cli._input import (
+    DATA,
+    PICTURES,
+    check_out,
+    inputs_from,
+    made_by,
+    number_or_word,
+    options_from,
+    refuse_files,
+)
 from whyformer.errors import BadInput
 from whyformer.files import quiet
 from whyformer.inputs.checkpoint import PROCESSORS, Checkpoint, is_image_model, kind_of
@@ -493,6 +502,8 @@ def load(kind: str, name: str | None, trusted: bool = False) -> tuple[Any, Any]:
         from whyformer import demo
 
         return getattr(demo, SHIPPED[kind])()
+    if is_function(name):
+        return _made(name)
     checkpoint = _checkpoint(name, trusted)
     with quiet():
         if kind == "encoder" and checkpoint.pools_its_own_way:
@@ -509,7 +520,18 @@ def load(kind: str, name: str | None, trusted: bool = False) -> tuple[Any, Any]:
 
 def is_table(name: str) -> bool:
     """Return whether this is a saved tabular model, or a function that returns model and Table."""
-    return (Path(name) / "table.json").is_file() or (":" in name and not Path(name).exists())
+    return (Path(name) / "table.json").is_file() or is_function(name)
+
+
+def is_function(name: str) -> bool:
+    """Return whether a name is that of a function which makes the model: file.py:function."""
+    return ":" in name and not Path(name).exists()
+
+
+def _made(name: str) -> tuple[Any, Any]:
+    """Return what the user's function makes: a model, and its processor where it has one."""
+    made = made_by(name)
+    return made if isinstance(made, tuple) and len(made) == 2 else (made, None)
 
 
 def load_any(name: str, trusted: bool = False, pickles: bool = True) -> tuple[Any, Any, str]:
@@ -517,6 +539,12 @@ def load_any(name: str, trusted: bool = False, pickles: bool = True) -> tuple[An
 
     ``pickles=False``: weights are read from safetensors files only.
     """
+    model, processor = _made(name) if is_function(name) else (None, None)
+    if model is not None and not hasattr(processor, "categorical"):
+        from whyformer.run.session import LoadedModel
+
+        loaded = LoadedModel(model, processor)
+        return loaded.model, loaded.processor, kind_of(loaded.model) or "text"
     if is_table(name):
         raise BadInput(
             f"{name!r} is a model of tables, and this command takes texts, images and sound. For tables: whyformer "

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from whyformer.brief import writable
 from whyformer.errors import BadInput, shown
 
 # Model argument -> the stream its positions belong to. Masks, type ids and positions carry no stream.
@@ -160,7 +161,7 @@ def class_names(model: Any) -> dict[int, str]:
     classes = {}
     for key, name in names.items():
         try:
-            classes[int(key)] = str(name)
+            classes[int(key)] = writable(str(name))
         except (TypeError, ValueError, OverflowError):
             raise BadInput(
                 f"config.id2label of the model has the key {shown(key)}, which is no class number. {advice}"

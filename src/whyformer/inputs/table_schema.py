@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
+from itertools import chain
 from numbers import Real
 from typing import Annotated, Any
 
 import numpy as np
 
-from whyformer.brief import brief, called
+from whyformer.brief import brief, called, writable
 from whyformer.errors import BadInput, UnknownName, not_allowed, reading, shown
 from whyformer.parameters import Limits, checked
 from whyformer.shapes import Array
@@ -21,7 +22,7 @@ from whyformer.shapes import Array
 Columns = dict[str, Array]  # column name -> its values, one per row
 NOT_CONVERTED = (TypeError, ValueError, OverflowError)
 CELLS = ("a cell of the table cannot be read", "Give numbers and texts.")  # a cell may be an object of any library
-NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
+NUMBERS = (int, float, np.integer, np.floating)
 # What numpy would turn into a float, or refuse in words of its own.
 NO_NUMBERS = (complex, np.complexfloating, date, timedelta, np.datetime64, np.timedelta64, bytes, np.void)
 
@@ -112,6 +113,8 @@ class Table:
             numerical = [c for c in columns if c not in self.categorical]
         self.numerical = tuple(map(str, numerical))
         self.columns = tuple(map(str, columns)) if columns is not None else (*self.numerical, *self.categorical)
+        with reading("classes of the Table have no names", "Give texts or numbers."):
+            self.classes, self.target = tuple(map(str, classes)), target
         self._check_names()
         if isinstance(preprocess, Standardize):
             preprocess.check(self.numerical)
@@ -119,8 +122,6 @@ class Table:
         if preprocess is not None and not callable(transform or preprocess):
             raise not_allowed("preprocess", preprocess, "a function, or an object with transform", owner="Table")
         self.preprocess: Callable[[Array], Any] | None = transform or preprocess
-        with reading("classes of the Table have no names", "Give texts or numbers."):
-            self.classes, self.target = tuple(map(str, classes)), target
         self.first_code, self.call = first_code, call
         self.tokens = None if tokens is None else tuple(tokens)
         for name in self.tokens or ():
@@ -154,13 +155,18 @@ class Table:
         if not self.columns:
             raise BadInput("a table needs columns: numerical=[…], categorical={name: categories}.")
         described = {*self.numerical, *self.categorical}
+        for name in (*self.columns, *self.classes, *map(str, chain(*self.categorical.values()))):
+            if name != writable(name):
+                raise BadInput(f"the name {name!r} has half a character (of a surrogate pair): decode it again.")
         for name in (*self.columns, *described):
             if name not in described or name not in self.columns:
                 raise BadInput(
                     f"column {name!r} must be in columns= and in numerical= or categorical=; one of them is missing."
                 )
         for name, values in self.categorical.items():
-            if not values or len(set(values)) != len(values):
+            with reading(f"categories of column {name!r} cannot be compared", "Give texts or numbers."):
+                count = len(set(values))
+            if not values or count != len(values):
                 raise BadInput(f"the categories of column {name!r} are empty or hold one twice.")
 
     # Reading
@@ -198,7 +204,8 @@ class Table:
 
     def _unnamed(self, inputs: Any, dtype: Any = None) -> tuple[Columns, bool]:
         try:
-            rows = np.asarray(inputs, dtype=dtype)
+            # numpy would make texts of the numbers beside a text.
+            rows = np.asarray(inputs, dtype=dtype if isinstance(inputs, np.ndarray) else object)
         except ValueError:
             raise BadInput("the rows have different lengths: give one value per column in each.") from None
         single = rows.ndim == 1
@@ -276,6 +283,15 @@ class Table:
             codes[row] = code
         return codes
 
+    def parsed(self, name: str, cell: str) -> Any:
+        """Return what a cell of a CSV file means, which holds texts only: a number, or a category by its spelling."""
+        if name in self.codes:
+            return next((value for value in self.codes[name] if str(value) == cell.strip()), cell)
+        try:
+            return float(cell) if name in self.numerical else cell
+        except ValueError:
+            return cell  # refused where the row is read
+
     # Showing and saving
 
     def shown(self, columns: Columns, row: int) -> dict[str, str]:
@@ -349,7 +365,7 @@ def column_of(values: Any) -> Array:
     if isinstance(values, np.ndarray) and values.ndim == 1:
         return values if values.dtype.kind in "fiub" else values.astype(object)
     values = list(values)
-    if all(isinstance(value, NUMBERS) for value in values):
+    if all(isinstance(value, NUMBERS) and not isinstance(value, bool) for value in values):
         made = np.array(values)
         if made.dtype.kind in "fiub":  # whole numbers beyond 64 bits make objects
             return made
@@ -362,6 +378,14 @@ def column_of(values: Any) -> Array:
 def numbers_of(name: str, values: Array) -> Array:
     values = np.asarray(values)
     objects = values.dtype.kind == "O"
+    # numpy would take "12" and True as numbers, which may be a category or a mistake.
+    cells = enumerate(values.tolist()) if objects or values.dtype.kind in "bU" else ()
+    for row, cell in cells:
+        if isinstance(cell, (str, bool, np.bool_)) and not is_missing(cell):
+            raise BadInput(
+                f"column {name!r} holds {shown(cell)} in row {row}: numbers that a float can hold are expected. "
+                "Convert the column (astype(float)), or describe it as categorical."
+            )
     others = (value for value in values.flat if isinstance(value, NO_NUMBERS) and not is_missing(value))
     other = next(others, None) if objects else None
     if values.dtype.kind in "mMcSV" or other is not None:

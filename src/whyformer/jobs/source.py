@@ -186,9 +186,6 @@ class Columns:
                 raise BadInput(f"unknown column {name!r} of {rows.name}. Known: {', '.join(rows.columns)}.")
         if rows.columns and not self.chosen and self.table is None:
             self.chosen = (self._likely(rows.columns),)
-        # CSV has words only: categories that are numbers are found by how they are written.
-        categories = self.table.categorical if self.table is not None else {}
-        self.spelled = {name: {str(v): v for v in values} for name, values in categories.items()}
 
     def _likely(self, columns: Sequence[str]) -> str:
         if len(columns) == 1:
@@ -219,10 +216,8 @@ class Columns:
             return row
         if self.table is not None and not self.chosen:
             cells = {name: row[name] for name in self.table.columns if name in row}
-            return {
-                name: self.spelled.get(name, {}).get(cell.strip(), cell) if isinstance(cell, str) else cell
-                for name, cell in cells.items()
-            }
+            parsed = self.table.parsed
+            return {name: parsed(name, cell) if isinstance(cell, str) else cell for name, cell in cells.items()}
         if not self.chosen:
             self.chosen = (self._likely(list(row)),)
         missing = [name for name in (*self.chosen, self.aim) if name and name not in row]

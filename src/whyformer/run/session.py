@@ -28,6 +28,7 @@ from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, require_dense_inputs
 from whyformer.inputs.checkpoint import as_processor
 from whyformer.inputs.decoding import PLAIN, Decoding
+from whyformer.inputs.families import number_of
 from whyformer.inputs.language import at_positions, shortened
 from whyformer.inputs.modalities import Source, are_tensors, as_list, choose_modality, source_of, unpacked
 from whyformer.inputs.output import Output
@@ -69,6 +70,9 @@ class LoadedModel:
             with reading("the model cannot be read", "Give a torch module, a pipeline, a folder or a name."):
                 model, processor = unpacked(model, processor)
         self.model: nn.Module = unwrapped(model)
+        layers = number_of(getattr(self.model, "config", None), "num_hidden_layers")
+        if layers is not None and layers < 0:
+            raise BadInput(f"the model's config has num_hidden_layers={layers}: load or build it with its own layers.")
         if processor is not None:
             advice = "Give the tokenizer or processor that was made for this model."
             with reading("the processor cannot be read", advice):

@@ -152,7 +152,7 @@ class CsvRows:
     @checked
     def __init__(self, path: str | Path, table: Table, size: BatchSize = 128) -> None:
         self.path, self.size = readable_file(path, "CSV file"), size
-        self.spelled = {name: {str(v): v for v in values} for name, values in table.categorical.items()}
+        self.table = table
         self.header, self.rows = csv_header(self.path)
         # An index column without a name (as pandas writes it) is no column of the table.
         require_once([name for name in self.header if name])
@@ -186,9 +186,8 @@ class CsvRows:
         made = {}
         for i, name in enumerate(self.header):
             if name:
-                known: Mapping[str, Any] = self.spelled.get(name, {})
-                cells = [line[i].strip() for line in lines]
-                made[name] = np.array([*(known.get(c, c) for c in cells), None], dtype=object)[:-1]
+                cells = (self.table.parsed(name, line[i].strip()) for line in lines)
+                made[name] = np.array([*cells, None], dtype=object)[:-1]
         return made
 
 
