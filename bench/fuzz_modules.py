@@ -319,17 +319,21 @@ class Examined:
         """Every argument that moves the value has units, or is named by a warning."""
         expected = sum(len(self.brute.units(a)) for a in self.case.arguments)
         count = int((~np.array(e.units.special, bool)).sum())
-        otherwise = e.method in ("occlusion", "shap", "two_ended", *GRADIENTS)  # not by positions of attention
+        otherwise = e.method in (
+            "occlusion",
+            "shap",
+            "two_ended",
+            "smooth_grad",
+            *GRADIENTS,
+        )  # not by positions of attention
         grid = e.units.grid if otherwise else None
         for some in subsets(self.case.arguments):
-            for cut in itertools.product(*(a.forms(grid) if otherwise else [a] for a in some)):
+            for cut in itertools.product(*(a.forms(grid) if otherwise or a.whole else [a] for a in some)):
                 if sum(len(self.brute.units(a)) for a in cut) != count:
                     continue
                 gone = [a.name for a in self.case.arguments if a not in some and self.moved[a.name] > 0.02 * self.scale]
                 detail = f"not scored: {gone}; {count} units of {expected}: {e.units.labels}"
                 self.note(name, "units", not gone, said, detail, "|".join(rf"\b{g}\b" for g in gone[:1]))
-                if e.method in ("input_x_gradient", "saliency") and any(a.form for a in cut):
-                    self.equal(name, e, e.scores[~np.array(e.units.special, bool)], said)
                 return
         self.note(name, "units", False, (), f"{count} units instead of {expected}: {e.units.labels}")
 
@@ -373,14 +377,14 @@ class Examined:
         at = 0
         for a in self.case.arguments:
             if a.name == argument:
-                if unit not in self.brute.units(a):
-                    return
+                if unit not in self.brute.units(a) or any(f.form and f.count == a.count for f in a.forms(None)):
+                    return  # padding; or steps may be taken for variables
                 at += self.brute.units(a).index(unit)
                 break
             at += len(self.brute.units(a))
         if np.argmax(drops) != at or drops[at] < 3 * np.partition(np.abs(drops), -2)[-2]:
             return  # the cause does not decide for this input
-        shown = np.where(np.array(e.units.special, bool), -np.inf, e.scores)
+        shown = np.where(np.array(e.units.special, bool), 0, np.abs(e.scores))  # below zero by another baseline
         order = np.flatnonzero(~np.array(e.units.special, bool))
         if len(order) != len(drops):
             return  # whose units are missing is another comparison

@@ -24,6 +24,7 @@ class Argument:
     kind: str  # ids, codes (of a table), floats
     embedding: str | None = None  # the module that looks ids up
     real: Tensor | None = None  # (B, U) where some units are padding
+    whole: bool = False  # its numbers become one token, and may be one unit
     form: str = ""  # another way to cut the same numbers into units
 
     @property
@@ -36,10 +37,12 @@ class Argument:
         if self.kind == "floats" and len(shape) == 2:
             forms.append(replace(self, form="first axis", owner=torch.arange(shape[0])[:, None].expand(shape)))
             forms.append(replace(self, form="second axis", owner=torch.arange(shape[1]).expand(shape)))
-        if len(shape) == 3 and grid is not None and shape[1] % grid[0] == shape[2] % grid[1] == 0:
-            cells = torch.arange(grid[0] * grid[1]).reshape(grid)
-            cells = cells.repeat_interleave(shape[1] // grid[0], 0).repeat_interleave(shape[2] // grid[1], 1)
-            forms.append(replace(self, form=f"grid {grid}", owner=cells.expand(shape)))
+        if len(shape) == 3 and grid is not None:
+            down, across = (torch.arange(size) * count // size for size, count in zip(shape[1:], grid, strict=True))
+            cells = (down[:, None] * grid[1] + across).expand(shape)
+            forms.append(replace(self, form=f"grid {grid}", owner=cells))
+        if self.whole:
+            forms.append(replace(self, form="whole", owner=torch.zeros_like(self.owner)))
         return forms
 
     def replaced(self, tensor: Tensor, absent: Sequence[int], fill: Any) -> Tensor | None:
@@ -145,7 +148,7 @@ class Writer:
         """Floats of one row, beside a sequence: one token, or read by the head."""
         count = self.draw.randint(1, 3)
         self.init.append(f"self.in_{name} = nn.Linear({count}, {WIDTH})")
-        self.add(name, self.floats(count), torch.arange(count), "floats")
+        self.add(name, self.floats(count), torch.arange(count), "floats").whole = True
         if self.draw.random() < 0.5:
             self.read(name, f"self.in_{name}({name})[:, None]", 1)
         else:

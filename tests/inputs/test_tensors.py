@@ -451,3 +451,22 @@ def test_columns_beside_a_text_that_a_query_reads() -> None:
     model, ids, feats = seeded(Asked), randint(1, 20, 1, 6), torch.tensor([[2.0]])
     found = wf.explain(model, {"ids": ids, "feats": feats}, method="occlusion", target=CLASS)[0]
     assert found.units.labels[-1] == "feats[0]" and found.scores[-1] == pytest.approx(2.0, abs=1e-5)
+
+
+class Joined(Blocks):
+    """Two sequences of vectors, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(5, WIDTH), nn.Linear(3, WIDTH)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.read(torch.cat([self.first(a), self.second(b)], 1))
+
+
+def test_a_gradient_at_the_input_is_of_one_sequence() -> None:
+    """The numbers of the first stood at the last positions, and the second had none."""
+    model, inputs = seeded(Joined), {"a": randn(1, 2, 5), "b": randn(1, 3, 3)}
+    with pytest.raises(NotOffered, match="belong to several"):
+        wf.explain(model, inputs, method="saliency", at="input", target=CLASS)
+    assert (wf.explain(model, inputs, method="saliency", target=CLASS)[0].scores > 0).all()

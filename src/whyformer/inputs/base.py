@@ -422,6 +422,10 @@ class Modality(ABC):
         """Change the numbers in the first of ``grid`` patches; None where there are no patches."""
         return None
 
+    def reads_beside(self, batch: Batch) -> bool:
+        """Return whether some units belong to other tensors than the main one, where there is a main one."""
+        return False
+
     def by_variable(self, batch: Batch) -> bool:
         """Return whether the units are the variables of a series, over all steps, or patches of a signal."""
         return False

@@ -280,6 +280,9 @@ class TensorInput(Modality):
     def reads_other_steps(self, one: Batch, keys: int) -> bool:
         return self.stream == "sequence" and not self.seen_columns(one, keys)
 
+    def reads_beside(self, batch: Batch) -> bool:
+        return self.stream == "sequence" and any(name != self.main for name, _ in self.columns(batch))
+
     def by_variable(self, batch: Batch) -> bool:
         return any(column is not None and isinstance(column[1], tuple) for column in self._tokens(batch))
 

@@ -253,7 +253,7 @@ class Ending:
 
 def _differ(rows: Tensor) -> bool:
     """Whether some rows are not equal, those of zeros (masked ones) aside."""
-    used = rows[rows.flatten(1).any(1)]
+    used = rows[rows.flatten(1).any(1)].double()  # weights may be a mask of truth values
     return len(used) > 1 and bool((used - used[0]).abs().max() > EVEN * used.abs().max())
 
 

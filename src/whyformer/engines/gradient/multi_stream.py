@@ -227,6 +227,10 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
             f"at='input' needs one tensor of floats or one of token ids; this input has {len(trace.leaves)} (columns "
             "that are looked up count, too). Use at='embeddings'."
         )
+    if chosen == "input" and run.modality.reads_beside(run.batch):
+        raise NotOffered(
+            "at='input' needs one tensor of floats, and units of this input belong to several: use at='embeddings'."
+        )
     leaf_count = 0 if text else sum(any(v is leaf for v in trace.seen.vectors) for leaf in trace.leaves)
     entrance = Entrance.of(trace, leaf_count) if chosen == "embeddings" else None
     whole = first if trace.main is None else trace.main
