@@ -256,3 +256,11 @@ def test_odd_texts_are_answered(sentiment: wf.Explainer, text: str) -> None:
     found = sentiment.explain(text)
     assert spent(found) <= 128 + 6 and np.isfinite(found.scores).all()
     found.show()
+
+
+def test_a_word_is_the_same_for_both_ways_to_ask_for_it(sentiment: wf.Explainer) -> None:
+    how: Any = {"method": "shap", "replace": "mask"}
+    text = "I can't like the movie, it's boring"
+    inside, whole = sentiment.explain(text, by="word", **how), sentiment.explain(text, units="word", **how)
+    assert inside.scores[2:5].sum() == pytest.approx(whole.scores[whole.units.labels.index("can't")], abs=1e-5)
+    assert inside.scores[2] == inside.scores[3] == inside.scores[4]

@@ -31,7 +31,8 @@ _NO_END = re.compile(
     r"|(?:^|\s)[A-Z]|(?:^|\n)\s*\d+)\.$"
 )
 _LETTER = re.compile(r"\w")
-_WORD = re.compile(r"\w+(?:['’.-]\w+)*|[^\w\s]")
+# Chinese is written without spaces: each character is a word, as tokenizers have it.
+_WORD = re.compile(r"[㐀-鿿]|[^\W㐀-鿿]+(?:['’.-][^\W㐀-鿿]+)*|[^\w\s]")
 
 
 def words(text: str) -> list[Span]:

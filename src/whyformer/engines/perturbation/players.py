@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from whyformer.engines.perturbation.variants import default_replacement
 from whyformer.errors import AmbiguousLayout, BadInput, MixedInputs, NotOffered, WhyformerError
 from whyformer.extras import require
 from whyformer.inputs.image import patch_index
+from whyformer.inputs.units import segmented
 from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.parameters import Hold
 from whyformer.registry import Passes, get_method, learned_at_hand
@@ -317,13 +317,18 @@ def _named(
 
 
 def _words(run: Run, row: int, free: Array) -> list[tuple[int, ...]]:
-    word = run.units[row].word
-    if word is None:
+    units = run.units[row]
+    if units.text is not None and units.spans is not None:  # the words of units="word"
+        groups = segmented(units, "word", None)[0]
+    elif units.word is None:
         raise NotOffered("which tokens make a word is not known here: pass text with its tokenizer, or leave by=None.")
-    groups: dict[Any, list[int]] = {}
-    for i in np.flatnonzero(free):
-        groups.setdefault(word[i] if word[i] >= 0 else ("alone", i), []).append(int(i))
-    return [tuple(g) for g in groups.values()]
+    else:
+        numbered: dict[int, list[int]] = {}
+        for i, word in enumerate(units.word):
+            numbered.setdefault(word if word >= 0 else ~i, []).append(i)
+        groups = list(numbered.values())
+    members = (tuple(i for i in group if free[i]) for group in groups)
+    return [group for group in members if group]
 
 
 def _superpixels(run: Run, row: int, free: Array, wanted: int) -> list[tuple[int, ...]]:
