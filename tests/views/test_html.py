@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from tests.support.snapshots import compare
 from tests.views import samples
 from tests.views.test_terminal import SNAPSHOTS, VIEWS
-from whyformer.views import page
+from whyformer.views import explained, page, side_by_side
 from whyformer.views.figure.sheet import Sheet, direction, spelled, visual_order
 from whyformer.views.header import doubts
 from whyformer.views.html.charts import matrix_svg
@@ -198,3 +198,14 @@ def test_signs_that_no_font_has_are_spelled_in_their_places(tmp_path: Path) -> N
     assert drawn[OLAM] < drawn["good"] < drawn[SHALOM] and ":party popper:" in drawn
     chinese = samples.prompt([0.2, 0.4], ["\u6211", "\u559c\u6b22"])  # without glyphs, and without a warning
     assert chinese.save(tmp_path / "x.png").stat().st_size > 1000
+
+
+def test_a_long_text_is_drawn_by_its_beginning_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explained, "MOST_TOKENS", 5)
+    why = samples.text()
+    count = len(why.units)
+    assert count > 5
+    for view in (why.view(), side_by_side([why, why.replace(method="saliency")])):
+        told = view.to_html()
+        assert f"The first 5 of {count} tokens are drawn and listed" in told
+        assert "like" in told and "believable" not in told

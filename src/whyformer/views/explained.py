@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from whyformer.files import pixels_of_uri, writable_file, write_file, writing
 from whyformer.parameters import Count, checked
 from whyformer.registry import meaning_of
 from whyformer.results.result import PICTURES
-from whyformer.results.types import Explanation, Generation, Target
+from whyformer.results.types import Explanation, Generation, Target, Units
 from whyformer.shapes import Array
 from whyformer.views import header
 from whyformer.views import image_marks as images
@@ -42,6 +42,7 @@ from whyformer.views.waterfall import baseline_words, has_waterfall, waterfall
 
 TEXT = ("text", "source", "target", "a", "b")
 LONGEST_TITLE = 100
+MOST_TOKENS = 10_000  # of a text in one picture; each takes about half a millisecond on a page
 STRONGEST = 8  # features, of which all but one may speak against what is explained
 ONE_SIDED = 0.5  # of the largest score: patches that differ by less than this share one side of zero
 PER_PIXEL = (
@@ -71,11 +72,13 @@ def explanation_view(
     of a language model, too. ``others``: explanations of the same input for other targets, such as (prediction, next
     class); on a page, a click on that class shows it.
     """
+    nothing, explanation = explanation.nothing_found, _beginning(explanation)
+    others = [_beginning(each) for each in others]
     said, notes, whole = header.answer(explanation), header.details(explanation), explanation
     took = first_token_words([explanation], coloured=True) if colour_first_token else ""
     explanation = in_full_colour(explanation) if took else explanation
     unseen = unseen_panel(explanation.units.unseen)
-    nothing, explanation = whole.nothing_found, with_values(_as_drawn(explanation))
+    explanation = with_values(_as_drawn(explanation))
     pixels = _pixels(image, explanation)
     has_patches = explanation.units.grid is not None
     panels = [] if pixels is None else [Panel((Picture(pixels, images.frames_of(explanation)),), "input")]
@@ -117,6 +120,25 @@ def _others(others: Sequence[Explanation], shown: Sequence[Explanation]) -> tupl
                 f"is by {other.method} of {len(other.units)} features."
             )
     return tuple(sorted(others, key=lambda e: methods.index(e.method)))
+
+
+def _beginning(explanation: Explanation) -> Explanation:
+    """Return a long text by its first tokens, with a warning: browsers and readers get no further."""
+    units, count = explanation.units, len(explanation.units)
+    if count <= MOST_TOKENS or units.grid is not None:
+        return explanation
+    parts = {f.name: getattr(units, f.name) for f in fields(units)}
+    parts |= {k: v[:MOST_TOKENS] for k, v in parts.items() if isinstance(v, tuple) and len(v) == count}
+    parts["text"] = None if units.text is None or units.spans is None else units.text[: units.spans[MOST_TOKENS - 1][1]]
+    errors = None if explanation.errors is None else explanation.errors[:MOST_TOKENS]
+    words = f"The first {MOST_TOKENS:,} of {count:,} tokens are drawn and listed; ranked() and saved data have all."
+    return explanation.replace(
+        **dict.fromkeys(("matrix", "layers", "detail", "hops")),
+        units=Units(**parts),
+        scores=explanation.scores[:MOST_TOKENS],
+        errors=errors,
+        warnings=(words, *explanation.warnings),
+    )
 
 
 def headline(explanation: Explanation, title: str = "") -> str:
@@ -231,7 +253,8 @@ def side_by_side(
         raise BadInput("side_by_side needs at least one explanation.")
     if detail and not any(map(images.has_pixels, chosen)):
         raise NotOffered(f"detail=True: none of {', '.join(e.method for e in chosen)} has scores of single pixels.")
-    alternatives, empty = _others(others, chosen), [e.nothing_found for e in chosen]
+    empty, chosen = [e.nothing_found for e in chosen], [_beginning(e) for e in chosen]
+    alternatives = _others([_beginning(e) for e in others], chosen)
     chosen = [with_values(_as_drawn(e)) for e in chosen]
     if len({(e.units.labels, e.units.text) for e in chosen}) > 1:
         raise BadInput("side_by_side is for explanations of one input; use page([...]) for several inputs.")
