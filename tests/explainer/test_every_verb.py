@@ -70,6 +70,7 @@ def kinds() -> dict[str, tuple[Any, Any, Any]]:
     return {
         "texts": (model, TEXTS, tokenizer),
         "tokens": (model, dict(tokenizer(TEXTS, padding=True, return_tensors="pt")), None),
+        "ids": (Own("ids").eval(), torch.randint(0, 20, (4, 5), generator=random), None),
         "vectors": (Own("vectors").eval(), torch.randn(4, 3, 5, generator=random), None),
         "columns": (Own("columns").eval(), torch.randn(4, 4, generator=random), None),
         "pixels": (Own("pixels").eval(), torch.randn(4, 3, 16, 16, generator=random), None),
@@ -109,6 +110,11 @@ def test_a_cross_encoder_is_explained_as_its_classifier() -> None:
     with torch.no_grad():
         logits = model(**model.tokenizer(*pair, return_tensors="pt")).logits[0]
     assert one.value == pytest.approx(float(logits.max()), abs=1e-5)
+
+
+def test_more_tensors_than_the_model_takes() -> None:
+    with pytest.raises(wf.errors.BadInput, match="2 tensors were given, and the model takes only input"):
+        wf.explain(nn.Identity(), (torch.zeros(1, 2), torch.zeros(1, 2)))
 
 
 def test_a_negative_number_of_layers_is_refused() -> None:

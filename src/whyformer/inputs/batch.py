@@ -353,7 +353,8 @@ def named_tensors(
     if isinstance(tensors, Tensor):
         tensors = (tensors,)
     if len(tensors) > len(parameters):
-        raise BadInput(f"{len(tensors)} tensors for a model that takes {len(parameters)}: {', '.join(parameters)}.")
+        many, takes = "s were" if len(tensors) > 1 else " was", f"only {', '.join(parameters)}"
+        raise BadInput(f"{len(tensors)} tensor{many} given, and the model takes {takes if parameters else 'none'}.")
     return dict(zip(parameters, tensors, strict=False))
 
 
