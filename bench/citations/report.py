@@ -154,14 +154,14 @@ def by_top(rows: list[Row], method: str) -> str:
 
 
 def by_support(rows: list[Row]) -> str:
-    """How often ``supported`` is true, with the sources and if they are removed from the prompt."""
+    """How often ``influenced`` is true, with the sources and if they are removed from the prompt."""
     both = [row for row in rows if row.get("without") is not None]
     lines = []
     for threshold in THRESHOLDS:
         true = sum(max(row["with"]) > threshold for row in both)
         false = sum(max(row["without"], default=-np.inf) > threshold for row in both)
         lines.append([f"{threshold:.2f}", written(true, len(both)), written(false, len(both))])
-    return table(["drop above", "supported, with the sources", "supported, without them"], lines)
+    return table(["drop above", "influenced, with the sources", "influenced, without them"], lines)
 
 
 def shortened(rows: list[Row]) -> list[Row]:

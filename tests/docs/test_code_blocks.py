@@ -70,7 +70,7 @@ def warnings_of_the_check_up(printed: str, folder: Path) -> None:
 
 
 SHOWS: dict[str, Callable[[str, Path], None]] = {
-    "docs/guide/citations.md": says(r"She liked tea\. supported: (True|False)"),
+    "docs/guide/citations.md": says(r"She liked tea\. influenced: (True|False)"),
     "docs/guide/checks.md": warnings_of_the_check_up,
     "docs/guide/in_context_tables.md": says(r"\[\(.dose., "),
     "docs/guide/concepts.md": says(r"striped \| dotted: 1\.00"),

@@ -156,7 +156,7 @@ def test_citations_of_sampled_answers(serve: Serve, tmp_path: Path) -> None:
     low, high = difference_interval(np.array([0.9, 0.9]), np.array([0.3, 0.6]), 20)
     best, second, _ = cited.sentences[0].citations
     assert (best.low, best.high, second.low) == pytest.approx((low[0], high[0], low[1]))
-    assert cited.supported == (True, False) and np.isnan(cited.log_probabilities).all()
+    assert cited.influenced == (True, False) and np.isnan(cited.log_probabilities).all()
     assert cited.usage == {"requests": 6, "prompt_tokens": 42, "completion_tokens": 360}, "once for both sentences"
     assert [row["low"] for row in cited.table[:1]] == pytest.approx([low[0]])
     again = wf.load(cited.save(tmp_path / "cited.json"))
@@ -167,7 +167,7 @@ def test_citations_of_sampled_answers(serve: Serve, tmp_path: Path) -> None:
 
 def test_citations_of_the_servers_own_answer(serve: Serve) -> None:
     chat = wf.cite(wf.ChatServer(serve(chances={"Paris": 1.0}).url, samples=10), "Which city?", DOCUMENTS)
-    assert (chat.answer, chat.supported) == (ANSWER, (True,))
+    assert (chat.answer, chat.influenced) == (ANSWER, (True,))
     plain = wf.cite(wf.CompletionServer(serve().url), "Which city?", DOCUMENTS, generate=2)
     assert (plain.answer, plain.method, plain.samples) == (" Paris.", "occlusion", None)
 

@@ -307,7 +307,7 @@ def test_sentences_documents_and_table(cited: wf.Citations) -> None:
     np.testing.assert_allclose(cited.document_scores[:, 0], cited.scores[:, :2].sum(1))
     for sentence in cited.sentences:
         assert [c.drop for c in sentence.citations] == sorted((c.drop for c in sentence.citations), reverse=True)
-        assert sentence.supported or any(repr(sentence.text) in warning for warning in cited.warnings)
+        assert sentence.influenced or any(repr(sentence.text) in warning for warning in cited.warnings)
     assert len(cited.table) == 6
     assert set(cited.to_frame().columns) >= {"answer", "document", "sentence", "score", "drop"}
 

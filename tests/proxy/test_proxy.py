@@ -86,7 +86,7 @@ def test_an_explanation_is_one_more_field_and_that_of_cite() -> None:
     direct = wf.cite(model(), QUESTION, DOCUMENTS, processor=language.tokenizer(), answer=ANSWER)
     assert [each["text"] for each in added["citations"]] == [each.text for each in direct.sentences]
     for got, known in zip(added["citations"], direct.sentences, strict=True):
-        assert ANSWER[got["start"] : got["end"]] == known.text and got["supported"] == known.supported
+        assert ANSWER[got["start"] : got["end"]] == known.text and got["influenced"] == known.influenced
         assert [(s["document"], s["text"]) for s in got["sources"]] == [(c.document, c.text) for c in known.citations]
         assert [s["drop"] for s in got["sources"]] == pytest.approx([c.drop for c in known.citations], abs=1e-4)
         assert [s["cited"] for s in got["sources"]] == [c.cited for c in known.citations]
@@ -131,7 +131,7 @@ def test_the_log_probabilities_of_the_server_explain_without_a_local_model() -> 
     assert (sentence["text"], sentence["start"], sentence["end"]) == ("Paris", 0, 5)
     drops = {source["document"]: source["drop"] for source in sentence["sources"]}
     assert drops == pytest.approx({"map": 2.25, "other": -1.0}, abs=1e-4)
-    assert (added["method"], added["model"], sentence["supported"]) == ("occlusion", "tiny", True)
+    assert (added["method"], added["model"], sentence["influenced"]) == ("occlusion", "tiny", True)
 
 
 # Streams

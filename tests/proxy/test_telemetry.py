@@ -81,12 +81,12 @@ def test_a_span_has_the_facts_and_scores_of_a_completion_without_its_texts() -> 
         "whyformer.method": "attn_lrp",
         "whyformer.seconds": added["seconds"],
         "whyformer.sentences": 2,
-        "whyformer.sentences_supported": sum(s["supported"] for s in added["citations"]),
+        "whyformer.sentences_influenced": sum(s["influenced"] for s in added["citations"]),
         "whyformer.document_drops": [d["drop"] for d in added["documents"]],
     }
     assert span.attributes == expected
     for (name, facts), sentence in zip(span.events, added["citations"], strict=True):
-        assert name == "whyformer.citation" and facts["whyformer.supported"] == sentence["supported"]
+        assert name == "whyformer.citation" and facts["whyformer.influenced"] == sentence["influenced"]
         assert facts["whyformer.source.drops"] == [source["drop"] for source in sentence["sources"]]
         assert [[*DOCUMENTS][i] for i in facts["whyformer.source.documents"]] == [
             source["document"] for source in sentence["sources"]

@@ -38,8 +38,8 @@ REMOTE_METHOD = "occlusion"  # of a model behind a server, which has no gradient
 PICTURE = "[image]"  # the text of a document that is an image
 LEAD = "Answer the question with the help of these documents."
 UNSUPPORTED = (
-    "no document supports {!r}: leaving out any one document hardly makes it less likely. Possible reasons: the model "
-    "knows it without documents, several documents state it, or it is made up."
+    "no document influenced {!r}: leaving out any one of them hardly makes it less likely. Possible reasons: the "
+    "model knows it without documents, several documents state it, or it is made up."
 )
 UNMATCHED = (
     "no sampled answer matches {!r}, so its sources cannot be found. Give another answer=, or match= of ChatServer."
@@ -77,7 +77,7 @@ class Citation:
 
 @dataclass(frozen=True)
 class CitedSentence:
-    """A sentence of the answer with its sources, the best first. ``supported``: by at least one document.
+    """A sentence of the answer with its sources, the best first. ``influenced``: by at least one document.
 
     share: of sampled answers that have the sentence; its log-probability is then NaN.
     """
@@ -85,7 +85,7 @@ class CitedSentence:
     text: str
     log_probability: float
     citations: tuple[Citation, ...]
-    supported: bool
+    influenced: bool  # it is less likely without some document, which does not show that it has a source
     share: float | None = None
 
 
@@ -175,11 +175,13 @@ class Citations(Result):
                 citations.append(Citation(self.names[source.document], source.text, *facts))
             likely = float(self.log_probabilities[number])
             share = None if self.shares is None else float(self.shares[number])
-            cited.append(CitedSentence(self.answer[start:end], likely, tuple(citations), self.supported[number], share))
+            cited.append(
+                CitedSentence(self.answer[start:end], likely, tuple(citations), self.influenced[number], share)
+            )
         return tuple(cited)
 
     @property
-    def supported(self) -> tuple[bool, ...]:
+    def influenced(self) -> tuple[bool, ...]:
         """Whether a sentence of the answer is less likely without some document (see ``supports``), per sentence."""
         return tuple(bool(row.any()) for row in self.supports(self.document_drops))
 
@@ -309,8 +311,8 @@ def cite(
     )
     rare = [answer[a:b] for (a, b), value in zip(spans, values, strict=True) if samples and not value]
     notes = [UNMATCHED.format(text) for text in rare]
-    for text, supported in zip((answer[a:b] for a, b in spans), cited.supported, strict=True):
-        notes += [UNSUPPORTED.format(text)] if not supported and text not in rare else []
+    for text, influenced in zip((answer[a:b] for a, b in spans), cited.influenced, strict=True):
+        notes += [UNSUPPORTED.format(text)] if not influenced and text not in rare else []
     return replace(cited, warnings=(*notes, *([remote.summary()] if hasattr(remote, "summary") else ())))
 
 

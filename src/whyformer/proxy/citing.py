@@ -104,7 +104,7 @@ def plain(found: Citations, name: str, shift: int = 0) -> dict[str, Any]:
             "start": start - shift,
             "end": end - shift,
             "log_probability": _number(sentence.log_probability),
-            "supported": sentence.supported,
+            "influenced": sentence.influenced,
             "sources": [
                 {
                     "document": c.document,

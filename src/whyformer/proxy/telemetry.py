@@ -115,7 +115,7 @@ class Telemetry:
             "whyformer.method": added["method"],
             "whyformer.seconds": added["seconds"],
             "whyformer.sentences": len(added["citations"]),
-            "whyformer.sentences_supported": sum(sentence["supported"] for sentence in added["citations"]),
+            "whyformer.sentences_influenced": sum(sentence["influenced"] for sentence in added["citations"]),
             "whyformer.document_drops": drops,
         }
 
@@ -125,7 +125,7 @@ class Telemetry:
         sources = sentence["sources"]
         scores: dict[str, Any] = {
             "whyformer.sentence": number,
-            "whyformer.supported": sentence["supported"],
+            "whyformer.influenced": sentence["influenced"],
             "whyformer.log_probability": _float(sentence["log_probability"]),
             "whyformer.source.documents": [names.index(source["document"]) for source in sources],
             "whyformer.source.scores": [_float(source["score"]) for source in sources],

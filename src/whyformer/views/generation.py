@@ -424,9 +424,9 @@ def _numbered(citations: Any) -> tuple[dict[int, int], list[tuple[int, int, int]
 def _answer(citations: Any, notes: list[tuple[int, int, int]]) -> View:
     pieces, end = [], 0
     plain = Scale(0.0, 1.0)
-    for row, ((start, stop), supported) in enumerate(zip(citations.spans, citations.supported, strict=True)):
+    for row, ((start, stop), influenced) in enumerate(zip(citations.spans, citations.influenced, strict=True)):
         pieces.append(Piece(citations.answer[end:start]))
-        mark = "".join(f" [{n}]" for n, sentence, _ in notes if sentence == row) if supported else " [no source]"
+        mark = "".join(f" [{n}]" for n, sentence, _ in notes if sentence == row) if influenced else " [no source]"
         pieces.append(Piece(citations.answer[start:stop] + mark))
         end = stop
     cost = citations.cost
