@@ -137,11 +137,16 @@ def test_steps_that_become_fewer_positions() -> None:
     )  # fmt: skip
     model = seeded(lambda: hf.PatchTSTForClassification(config))
     inputs = {"past_values": randn(2, 16, 1)}
+    leaf = inputs["past_values"].clone().requires_grad_()
+    (slope,) = torch.autograd.grad(model(past_values=leaf).prediction_logits[:, 1].sum(), leaf)
+    expected = (leaf * slope).detach().view(2, 4, 4).sum(2)  # blocks of the series, not what attention made of them
     for method in GRADIENTS:
-        for one in wf.explain(model, inputs, method=method, target=1):
-            assert len(one.scores) == 14 and np.isfinite(one.scores).all()
-    with pytest.raises(NotOffered, match=r"16 steps.*14 positions of its own making.*at='embeddings'"):
-        wf.explain(model, inputs, method="saliency", at="input", target=1)
+        for row, one in enumerate(wf.explain(model, inputs, method=method, target=1)):
+            assert one.units.labels == ("t 0–3", "t 4–7", "t 8–11", "t 12–15")
+            if method == "input_x_gradient":
+                np.testing.assert_allclose(one.scores, expected[row], atol=1e-4)
+    (found, _) = wf.explain(model, inputs, method="generic_attention", target=1)
+    assert len(found.scores) == 14 and "depends on past_values, which is not scored" in found.warnings[0]
 
 
 # Images

@@ -218,7 +218,7 @@ def _expanded(baseline: Tensor | np.ndarray[Any, Any] | float, inputs: Tensor) -
 def _free(run: Run, space: SingleInput, keep_special: bool | Sequence[int]) -> Tensor:
     """Return True where the baseline replaces the input, in a shape that expands to the inputs."""
     inputs = space.inputs
-    if inputs.ndim != 3 or (space.entrance is None and run.modality.by_variable(run.batch)):
+    if inputs.ndim != 3:
         if keep_special:
             raise NotOffered("keep_special is for tokens; this input has none that are special.")
         return torch.ones([1] * inputs.ndim, dtype=torch.bool, device=inputs.device)
@@ -234,6 +234,8 @@ def _free(run: Run, space: SingleInput, keep_special: bool | Sequence[int]) -> T
     if space.entrance is None and added > 0:
         before = added if run.front is None else run.front
         free_BN = free_BN[:, before : before + inputs.shape[1]]
+    if free_BN.shape[1] != inputs.shape[1]:  # units that are no steps: variables, blocks of time
+        return torch.ones_like(inputs[:1], dtype=torch.bool)
     return free_BN[:, :, None]
 
 
