@@ -113,7 +113,7 @@ class TextInput(TokenInput):
         return effect is not None and effect > 1
 
     def alone(self, one: Batch) -> Batch:
-        return bare(one)
+        return one if one.keep_BN is None else bare(one)  # two compared texts have a mask each
 
     def lengthened(self, tensors: dict[str, Tensor], extra: int) -> dict[str, Tensor]:
         if not any(name.endswith("mask") and "padding" not in name for name in tensors):
