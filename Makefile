@@ -86,6 +86,7 @@ bench: setup
 
 soak: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.job_soak
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.strain
 
 # Generated parts, pictures, and the site: build/site/index.html. `python -m docs.notebook` runs the example notebook anew.
 docs: setup

@@ -30,6 +30,7 @@ BY_NAME = {
     "serve",
     "soak",
     "smollm2",
+    "strain",
     "tabular_study",
     "tcav_seeds",
 }
