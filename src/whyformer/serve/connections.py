@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -12,6 +13,13 @@ from whyformer.serve.safety import MOST_CONNECTIONS
 MOST_PER_ADDRESS = MOST_CONNECTIONS // 2
 HEADERS_WITHIN = 10.0  # seconds from the connection, or the last response, to the end of a request's headers
 BODY_WITHIN = 120.0  # seconds until its body is there
+
+
+def silent(connection: BoundedProtocol) -> bool:
+    """Whether nothing has arrived: in a flood, many connections are accepted before the request of one is read."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection.transport.get_extra_info("socket").fileno(), selectors.EVENT_READ)
+        return not selector.select(0)
 
 
 class BoundedProtocol(H11Protocol):
@@ -25,8 +33,8 @@ class BoundedProtocol(H11Protocol):
         if len(crowd) <= MOST_PER_ADDRESS:
             crowd = everybody if len(everybody) >= MOST_CONNECTIONS else []
         if crowd:  # the owner of a server on this machine has the address of whoever floods it: who sends nothing goes
-            waiting = [each for each in crowd if each.waits and each is not self]
-            min(waiting, key=lambda each: each.since, default=self).transport.abort()
+            waiting = sorted((each for each in crowd if each.waits and each is not self), key=lambda each: each.since)
+            next(filter(silent, waiting), [*waiting, self][0]).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.timer.cancel()
