@@ -125,7 +125,8 @@ def study_one(modality: Modality, one: Batch) -> Study:
     gated = run.modality.embeds and 0 < survey.pooled < len(survey.calls)
     if survey.decides:  # for all inputs of a batch at once, perhaps
         known_about(modality.model)[MIXES] = True
-    study = replace(_followed(run, survey), by_content=gated or survey.decides)
+    single = not (modality.compares or modality.multi_input)  # a model may encode two texts one after the other
+    study = replace(_followed(run, survey), by_content=single and (gated or survey.decides))
     study = replace(study, forwards=run.count)
     hidden = unseen(modality.model, called, [site.path for site in study.sites])
     if hidden is not None and study.sites:
