@@ -7,12 +7,13 @@ from bench.fuzz_source import ENTRANCES, written
 from whyformer.results.types import Explanation
 
 
-def test_values_and_models_are_right_for_each_kind_of_input() -> None:
-    for seed in range(len(ENTRANCES)):
+def test_no_module_has_a_silent_difference_or_an_error_of_python() -> None:
+    """One of each kind of input."""
+    for seed in range(11, 11 + len(ENTRANCES)):
         case, comparisons = fuzz_modules.examine(seed)
         assert case.source == written(seed).source
-        wrong = [c for c in comparisons if c.check in ("value", "finite", "unchanged", "sum") and c.outcome == "silent"]
-        assert wrong == [] and {"unchanged"} <= {c.check for c in comparisons}, seed
+        assert [c for c in comparisons if c.outcome in ("silent", "foreign")] == [], seed
+        assert {"unchanged"} <= {c.check for c in comparisons}
 
 
 def test_wrong_scores_are_silent_differences(monkeypatch: pytest.MonkeyPatch) -> None:
