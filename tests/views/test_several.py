@@ -95,7 +95,7 @@ def test_bars_have_names_and_values_and_columns_that_attention_does_not_see_are_
     assert found.units.labels[4] == "work"  # the explanation itself keeps plain names
     data = found.to_shap().data
     assert data[1] == pytest.approx(float(f"{ROW['age']:.6g}")) and data[4] == ROW["work"]
-    found = wf.explain(shared("lucidrains_tab"), ROW, processor=table())
+    found = wf.explain(shared("lucidrains_tab"), ROW, processor=table(), method="raw_attention")
     for shown in (text(views.view_of(found)._page()), samples.still(found.to_html())):
         assert "columns outside attention" in shown and ", ".join(NUMBERS) in shown and "age = " not in shown
 

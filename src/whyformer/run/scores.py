@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from whyformer.errors import BadInput, ModelFailed, NotOffered, WhyformerError
 from whyformer.inputs.base import Modality
@@ -393,6 +392,8 @@ class ScoredBatch:
         if key in facts:
             yield
         else:
+            from torch.utils.flop_counter import FlopCounterMode  # imports triton
+
             with FlopCounterMode(display=False) as inside:
                 yield
             # Written out: neither torch's fused encoder nor its fused attention is counted on a CPU.
