@@ -23,7 +23,7 @@ from tests.methods.properties import model_of
 from tests.models import CASES
 from tests.models.case import randint
 from tests.support.live_bytes import peak_bytes, set_apart
-from whyformer import estimate
+from whyformer import estimates
 from whyformer.errors import BadInput, NotOffered
 from whyformer.loan import spread
 from whyformer.loan.spread import CLEAR, Peak, SavedBytes
@@ -70,11 +70,11 @@ def test_an_estimate_is_close_to_what_it_takes() -> None:
 
 def test_room_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     explainer = wf.Explainer(long_model("bert"))
-    monkeypatch.setattr(estimate, "LONG", 100)
+    monkeypatch.setattr(estimates, "LONG", 100)
     monkeypatch.setattr("whyformer.explanations.LONG", 100)
     assert explainer.estimate(LONG, method="generic_attention").route == "full"
     assert explainer.explain(LONG, method="generic_attention")[0].matrix is not None
-    monkeypatch.setattr(estimate, "free_bytes", lambda device: 40 * 2**20)
+    monkeypatch.setattr(estimates, "free_bytes", lambda device: 40 * 2**20)
     assert explainer.estimate(LONG, method="generic_attention").route == "fold"
     assert explainer.explain(LONG, method="generic_attention")[0].matrix is None
     assert explainer.explain(LONG, method="generic_attention", memory="full")[0].matrix is not None
