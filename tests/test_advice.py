@@ -187,7 +187,7 @@ TURNED = re.compile(rf"\b([Uu]se|[Tt]ry|[Tt]ake|[Pp]refer|[Cc]hoose)\b[^.:=]*\b(
 
 
 def test_no_method_is_recommended_by_heart() -> None:
-    """Which methods run is found out at the door of ``explain`` (estimates.py); a name in a message would be a guess."""
+    """Which methods run is tested at the door of ``explain`` (estimates.py): a name in a message would be a guess."""
     root, known = Path(wf.__file__).parent, set(wf.list_methods()) - {"random"}
     guesses, excused = [], set()
     for path in sorted(root.rglob("*.py")):
