@@ -218,6 +218,15 @@ for encoding, *words in json.loads(sys.argv[1]):
     for stream in (sys.stdout, sys.stderr):
         print(f"-- ended with {code} --", file=stream, flush=True)
 """
+MINE = """
+import warnings
+class Made(tuple):
+    def __len__(self):
+        raise RuntimeError({escape!r})
+def load():
+    warnings.warn("look: " + {escape!r})
+    return Made()
+"""
 ENDED = re.compile(r"-- ended with (\d+) --\n")
 
 
@@ -234,10 +243,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     """How commands end that say what they say into pipes."""
     home = tmp_path_factory.mktemp("program")
     mine = home / "mine.py"
-    mine.write_text(
-        f"import warnings\ndef load():\n    warnings.warn('look: ' + {ESCAPE!r})\n    raise RuntimeError({ESCAPE!r})\n",
-        encoding="utf-8",
-    )
+    mine.write_text(MINE.format(escape=ESCAPE), encoding="utf-8")
     code = of_unknown_kind(home / "unknown", home / "marker")
     commands = {
         # The pipe takes ASCII only: blocks become question marks, and nothing crashes.

@@ -335,7 +335,7 @@ def test_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "age = " in run("explain", "table", file, "--model", f"{tmp_path / 'mine.py'}:load").stdout
     made = run("explain", "table", file, "--model", f"{tmp_path / 'mine.py'}:wrong", code=1)
     assert "must return (model, whyformer.Table)" in made.output
-    assert "no 'absent'" in run("explain", "table", file, "--model", f"{tmp_path / 'mine.py'}:absent", code=1).output
+    assert "'absent' of" in run("explain", "table", file, "--model", f"{tmp_path / 'mine.py'}:absent", code=1).output
 
 
 def test_a_saved_model_is_the_same_model(tmp_path: Path) -> None:

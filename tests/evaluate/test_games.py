@@ -19,6 +19,7 @@ from whyformer.engines.perturbation.game import VariantStore
 from whyformer.errors import NotOffered
 from whyformer.evaluate.candidate import greedy
 from whyformer.evaluate.games import games_of
+from whyformer.files import UNFINISHED
 from whyformer.loan.digests import circumstances
 from whyformer.results.codec import is_whole, read_piece, write_piece
 
@@ -259,13 +260,13 @@ def test_flipped_bytes_are_asked_anew(tmp_path: Path) -> None:
 
 def test_several_writers_of_one_piece_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
-    write = Path.write_bytes
+    replace = Path.replace
 
-    def watched(self: Path, data: bytes) -> int:
+    def watched(self: Path, target: Path) -> Path:
         written.append(self.name)
-        return write(self, data)
+        return replace(self, target)
 
-    monkeypatch.setattr(Path, "write_bytes", watched)
+    monkeypatch.setattr(Path, "replace", watched)
     piece = tmp_path / "x.check.json"
     threads = [threading.Thread(target=write_piece, args=(1.0, piece)) for _ in range(2)]
     for thread in threads:
@@ -273,5 +274,5 @@ def test_several_writers_of_one_piece_do_not_meet(tmp_path: Path, monkeypatch: p
     write_piece(2.0, piece)
     for thread in threads:
         thread.join()
-    assert len(written) == 3 and len(set(written)) > 1 and all(name.endswith(".part") for name in written)
+    assert len(written) == len(set(written)) == 3 and all(name.endswith(UNFINISHED) for name in written)
     assert is_whole(piece) and [p.name for p in tmp_path.iterdir()] == ["x.check.json"]

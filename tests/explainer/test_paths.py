@@ -128,13 +128,14 @@ def test_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: Any) -> int:
+    def full(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "fsync", full)
     for ending in ("json", "html"):
         with pytest.raises(BadInput, match="No space left on device"):
             samples.text().save(tmp_path / f"x.{ending}")
+    assert not list(tmp_path.iterdir())
 
 
 def test_folders_for_results(tmp_path: Path) -> None:
