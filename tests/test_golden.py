@@ -75,9 +75,19 @@ ENTRIES: list[Entry] = [
         entry
         for at in ("word_embeddings", "embeddings")
         for entry in (
-            (f"ig.{at}.pad", "integrated_gradients", scores, {"at": at}),
-            (f"ig.{at}.pad.per_dim", "integrated_gradients", lambda e: e.detail[: len(e.scores)], {"at": at}),
-            (f"ig.{at}.pad_keep_special", "integrated_gradients", scores, {"at": at, "keep_special": [2, 3]}),
+            (f"ig.{at}.pad", "integrated_gradients", scores, {"at": at, "baseline": "pad"}),
+            (
+                f"ig.{at}.pad.per_dim",
+                "integrated_gradients",
+                lambda e: e.detail[: len(e.scores)],
+                {"at": at, "baseline": "pad"},
+            ),
+            (
+                f"ig.{at}.pad_keep_special",
+                "integrated_gradients",
+                scores,
+                {"at": at, "keep_special": [2, 3], "baseline": "pad"},
+            ),
             (
                 f"ig.{at}.mask_keep_special",
                 "integrated_gradients",
