@@ -51,6 +51,10 @@ def test_tubelets_are_masked_where_their_label_says(name: str) -> None:
     if name == "timesformer":
         with pytest.raises(NotOverUnits, match=r"one part of the input at a time.*frames of one patch"):
             wf.explain(model, inputs, method="generic_attention")
+    else:
+        (attended, _) = wf.explain(model, inputs, method="generic_attention", target=1)
+        assert not any("not scored" in warning for warning in attended.warnings), "its positions are the whole video"
+        assert attended.units == found[0].units
 
 
 def test_gradients_of_a_video_are_those_at_its_pixels() -> None:

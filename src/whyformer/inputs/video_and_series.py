@@ -21,7 +21,7 @@ from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.inputs.tensors import TensorInput
-from whyformer.inputs.units import averaged, resampled
+from whyformer.inputs.units import Column, averaged, resampled
 from whyformer.loan.borrow import borrowed, known_about, module_names
 from whyformer.results.types import Units
 
@@ -154,6 +154,9 @@ class BlockInput(TensorInput):
         blocks = self.blocks(batch)
         assert blocks is not None
         return blocks.total
+
+    def seen_columns(self, batch: Batch, length: int) -> list[Column]:
+        return [] if self.blocks(batch, length) is None else self.columns(batch)
 
     def reads_other_steps(self, one: Batch, keys: int) -> bool:
         return True  # maps cannot be read: blocks of the input are scored
