@@ -158,7 +158,7 @@ def test_the_escape_hatch() -> None:
     with pytest.raises(NothingCaptured, match="attention_at"):
         wf.explain(SparseAttention(marked=False), (x,), method="generic_attention")
     (masked,) = wf.explain(SparseAttention(marked=False), (x[:1],))
-    assert masked.method == "occlusion"
+    assert masked.method == "two_ended"
     marked = wf.explain(SparseAttention(marked=True), (x,), target=1)
     named = wf.Explainer(SparseAttention(marked=False), attention_at={"weights": "b q k"}).explain((x,), target=1)
     np.testing.assert_allclose(marked[0].scores, named[0].scores, atol=1e-6)
