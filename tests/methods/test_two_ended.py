@@ -17,7 +17,7 @@ from tests.references.shap import MASK, first_tokens, value_of_tokens
 from tests.references.two_ended import semivalue, two_ended, value_of_patches
 from tests.support import language
 from tests.test_stream_contracts import inputs_of, model_of, target_of
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, NotOffered
 
 METHOD = {"method": "two_ended"}
 TEXT = "The cat sat on the mat . The big red dog ran home . He said yes ."
@@ -38,7 +38,6 @@ def test_it_is_the_semivalue_with_half_its_weight_on_none_and_half_on_all() -> N
     [
         (lambda n: n >= 1, 3, 0.5),  # any one suffices: leave-one-out sees nothing
         (lambda n: n >= 3, 3, 0.5),  # all are needed: one alone does nothing
-        (lambda n: n >= 2, 3, 0.0),  # any two of three: neither end sees it
         (lambda n: n >= 1, 1, 1.0),
     ],
 )
@@ -48,6 +47,15 @@ def test_doubled_evidence(rule: Callable[[Tensor], Tensor], count: int, scores: 
     assert found.cost.forwards == (2 * count + 2 if count > 1 else 2), "two for each player, and two for the ends"
     if count > 1:
         close(of_signs(rule, count, method="shap").scores, np.full(count, 1 / count))
+
+
+def test_where_neither_end_sees_the_evidence_it_raises() -> None:
+    def two_of_three(n: Tensor) -> Tensor:
+        return n >= 2
+
+    with pytest.raises(NotOffered, match=r"two_ended gives 0 to every unit.*changes by 1 when all"):
+        of_signs(two_of_three, 3, **METHOD)
+    close(of_signs(two_of_three, 3, method="shap").scores, np.full(3, 1 / 3))
 
 
 @pytest.mark.parametrize("name", ["lxmert", "t5"])
