@@ -143,18 +143,20 @@ def test_a_decoder_classifier_without_a_padding_token(decoder: nn.Module, method
 
 @pytest.mark.parametrize("name", ["classifier", "language model"])
 def test_shap_where_nothing_can_stand_for_a_token(decoder: nn.Module, name: str) -> None:
-    """The error says what to pass, and with it shap runs."""
+    """Each masked id is looked up as the mean vector of its table; with another token, or a mask, shap runs, too."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(**{k: v for k, v in ENCODER.items() if k != "num_labels"})
     model = decoder if name == "classifier" else seeded(lambda: LlamaForCausalLM(config))
-    with pytest.raises(errors.NotOffered, match="replace=<token id>, or the attention_mask"):
-        wf.explain(model, {"input_ids": BOTH}, method="shap")
-    for inputs, options in (
-        ({"input_ids": BOTH}, {"replace": 3}),
-        ({"input_ids": BOTH, "attention_mask": torch.ones_like(BOTH)}, {}),
+    masked = {"input_ids": BOTH, "attention_mask": torch.ones_like(BOTH)}
+    for inputs, options, replace in (
+        ({"input_ids": BOTH}, {}, "mean_vector"),
+        ({"input_ids": BOTH}, {"replace": 3}, 3),
+        (masked, {}, "mean_vector"),
+        (masked, {"replace": "attention_mask"}, "attention_mask"),
     ):
-        assert len(wf.explain(model, inputs, method="shap", **options)[0].scores) == 6
+        found = wf.explain(model, inputs, method="shap", **options)[0]
+        assert len(found.scores) == 6 and found.options["replace"] == replace
     with pytest.raises(errors.NotOffered, match="give the attention_mask, too"):
         wf.explain(model, {"input_ids": BOTH}, method="occlusion", replace="attention_mask")
 
