@@ -38,24 +38,28 @@ def refuse_without_gradients(model: nn.Module, method: str) -> None:
 
     What is quantised and no linear layer is left to the measured slopes of the whole model (study/interference.py).
     """
+    if reason := why_no_gradients(model):
+        raise NotOffered(f"{method} needs gradients, {reason}")
+
+
+def why_no_gradients(model: nn.Module) -> str:
+    """Return why gradients of a model are not taken, "" if they can be."""
     if getattr(model, "opaque", False):
-        raise NotOffered(f"{method} needs gradients, and the model is asked from outside (a function, a server).")
+        return "and the model is asked from outside (a function, a server)."
     for layer, backward in backwards_of(model):
         if backward.fault:
-            raise NotOffered(
-                f"{method} needs gradients, but {_named(model, layer)} is quantised, and {backward.fault}. "
-                f"{OTHER_KERNEL}"
-            )
+            return f"but {_named(model, layer)} is quantised, and {backward.fault}. {OTHER_KERNEL}"
     loan = loan_of(model)
     if loan.lent is not None and not any(map(torch.Tensor.is_inference, loan.lent.parameters)):
-        return
+        return ""
     for module in modules_of(model):
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.is_inference():
-                raise NotOffered(
-                    f"{method} needs gradients, but {module_names(model)[id(module)]}.{name} was created in "
-                    f"torch.inference_mode(). Load the model outside of it."
+                return (
+                    f"but {module_names(model)[id(module)]}.{name} was created in torch.inference_mode(). Load the "
+                    "model outside of it."
                 )
+    return ""
 
 
 def refuse_quantised(model: nn.Module, what: str) -> None:

@@ -18,6 +18,7 @@ from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, on_host
 from whyformer.inputs.language import spoken_at
 from whyformer.inputs.output import Output
+from whyformer.loan.backwards import why_no_gradients
 from whyformer.loan.borrow import known_about, module_names, require_known
 from whyformer.results.types import Site, Target, Units
 from whyformer.study import Study, require_real_rows, rows_of_each, streams
@@ -228,7 +229,9 @@ class ScoredBatch:
         readout = self.study.readout
         # Between rows of a table columns are mixed once more (SAINT).
         checked = readout is not None and not readout.besides and self.study.plain and not self.batch.reference_rows
-        return len(self.study.sites) if checked and not self._looks_up else None
+        if not checked or self._looks_up or why_no_gradients(self.modality.model):
+            return None
+        return len(self.study.sites)
 
     @property
     def _looks_up(self) -> bool:
