@@ -21,6 +21,7 @@ from whyformer.parameters import Named, checked, checked_options
 CLASSES = ("one forward", "forward and backward", "many passes")
 AUTO = "auto"
 PASSES = 128  # that one input may take; a backward counts two
+LEAST = 3  # passes of a method with one forward and one backward
 FEWEST = 16  # passes, with which a few parts can be measured
 MOST_UNITS = 1000  # of more, 128 passes measure too few to be better than one pass
 # Kinds of inputs whose parts are measured at both ends, and with which options.
@@ -38,11 +39,14 @@ def answers(kind: str, units: int, passes: int = PASSES) -> list[Choice]:
         return [(ASKED, {}) if units < passes else ("two_ended", {"passes": max(passes, FEWEST)})]
     if kind == "function":  # of inputs: it cannot be looked into
         return [("two_ended", {"passes": max(passes, FEWEST)}), (ASKED, {})]
-    one_pass: list[Choice] = [(ONE_PASS.get(kind, ANYWHERE), {})]
+    name = ONE_PASS.get(kind, ANYWHERE)
+    one_pass: list[Choice] = [(name, {})]
     if kind not in MEASURED:  # where attention is not over units, masking them one by one still works
         return [*one_pass, (ASKED, {})] if units < passes else one_pass
-    if one_pass[0][0] != ANYWHERE:
-        one_pass.append((ANYWHERE, {}))
+    if name != ANYWHERE:  # decompx does the work of about a forward per column
+        forwards, backwards = get_method(name).cost(units)
+        within = forwards + 2 * backwards <= max(passes, LEAST)
+        one_pass = [*(one_pass if within else ()), (ANYWHERE, {})]
     if passes < FEWEST or units > MOST_UNITS:
         return one_pass
     return [("two_ended", {"passes": passes} | MEASURED[kind]), *one_pass]
