@@ -321,7 +321,16 @@ def rows_of_each(modality: Modality, batch: Batch, study: Study, length: int) ->
 
 FEW = 4  # tokens: a study that fails on fewer is not kept
 STUDIED = 2048  # tokens of a longer text
+CONTENT = "content"  # that a study is of, where it depends on it
 REDRAWN = 3  # inputs on which the order is looked at, where a model sorts
+
+
+def _same(tensors: dict[str, Tensor] | None, batch: Batch) -> bool:
+    """Whether a study that depends on the content was made of this batch."""
+    if tensors is None or tensors.keys() != batch.tensors.keys():
+        return False
+    pairs = [(tensor, batch.tensors[name]) for name, tensor in tensors.items()]
+    return all(one.device == other.device and torch.equal(one, other) for one, other in pairs)
 
 
 def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
@@ -331,7 +340,7 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
     shapes = tuple((k, v.ndim, () if modality.lengths_vary else tuple(v.shape[1:])) for k, v in batch.tensors.items())
     # What the model itself is like is not part of the key: when it changes, all that is known of it goes (borrow.py).
     key = (type(modality).__name__, modality.main, shapes, modality.form(batch))
-    if key in facts:
+    if key in facts and (not facts[key].by_content or _same(facts.get((CONTENT, key)), batch)):
         facts.move_to_end(key)
         study = facts[key]
         if facts.get(MIXES) and SINGLY not in study.notes:  # found out since
@@ -351,6 +360,8 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
         study = replace(study, notes=(*study.notes, SINGLY))
     # A single position teaches nothing about rows; what fails on a few may work on more (a head that skips both ends).
     short = study.trouble is not None and modality.lengths_vary and study.input_length < FEW
-    if study.input_length > 1 and not short and not study.by_content:
+    if study.input_length > 1 and not short:
         facts[key] = study
+        if study.by_content:
+            facts[CONTENT, key] = {name: tensor.clone() for name, tensor in batch.tensors.items()}
     return study, True
