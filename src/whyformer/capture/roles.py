@@ -17,6 +17,7 @@ from whyformer.capture.intercept import Intercept, current_path
 from whyformer.capture.site import OpenSite, PlannedCall
 from whyformer.capture.trail import Notes
 from whyformer.errors import NotOffered
+from whyformer.loan.spread import out_of_memory
 
 Edit = Callable[[int, OpenSite], None]  # number of the site, and the site
 Rewrite = Callable[[int, int, Tensor], Tensor]  # layer, number of the first head, (B, H, Q, K) → another map
@@ -45,7 +46,12 @@ class HeadGradient(Intercept):
             return logits
         (start, call), self._ending = self._ending, None
         if logits.requires_grad:
-            (gradient,) = torch.autograd.grad(mixed_sum(logits), start, allow_unused=True)
+            try:
+                (gradient,) = torch.autograd.grad(mixed_sum(logits), start, allow_unused=True)
+            except RuntimeError as error:  # an operator of the model is for inference only: the rows are not known
+                if out_of_memory(error):
+                    raise
+                gradient = None
             axes, site = call.rows(self.sites[-1]), self.sites[-1]
             if gradient is not None and gradient.ndim == len(axes) + 1:
                 reached = gradient.movedim(axes, tuple(range(len(axes)))).any(-1)
