@@ -321,7 +321,7 @@ def rows_of_each(modality: Modality, batch: Batch, study: Study, length: int) ->
 
 FEW = 4  # tokens: a study that fails on fewer is not kept
 STUDIED = 2048  # tokens of a longer text
-CONTENT = "content"  # that a study is of, where it depends on it
+CONTENT = "content"  # that a study of one model is of, where it depends on it: not of a copy
 REDRAWN = 3  # inputs on which the order is looked at, where a model sorts
 
 
@@ -340,7 +340,7 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
     shapes = tuple((k, v.ndim, () if modality.lengths_vary else tuple(v.shape[1:])) for k, v in batch.tensors.items())
     # What the model itself is like is not part of the key: when it changes, all that is known of it goes (borrow.py).
     key = (type(modality).__name__, modality.main, shapes, modality.form(batch))
-    if key in facts and (not facts[key].by_content or _same(facts.get((CONTENT, key)), batch)):
+    if key in facts and (not facts[key].by_content or _same(facts.get((CONTENT, id(modality.model), key)), batch)):
         facts.move_to_end(key)
         study = facts[key]
         if facts.get(MIXES) and SINGLY not in study.notes:  # found out since
@@ -363,5 +363,5 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
     if study.input_length > 1 and not short:
         facts[key] = study
         if study.by_content:
-            facts[CONTENT, key] = {name: tensor.clone() for name, tensor in batch.tensors.items()}
+            facts[CONTENT, id(modality.model), key] = {name: tensor.clone() for name, tensor in batch.tensors.items()}
     return study, True
