@@ -18,7 +18,7 @@ from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, on_host
 from whyformer.inputs.language import spoken_at
 from whyformer.inputs.output import Output
-from whyformer.loan.backwards import why_no_gradients
+from whyformer.loan.backwards import why_no_gradients, with_weights
 from whyformer.loan.borrow import known_about, module_names, require_known
 from whyformer.results.types import Site, Target, Units
 from whyformer.study import Study, require_real_rows, rows_of_each, streams
@@ -397,6 +397,7 @@ class ScoredBatch:
         else:
             from torch.utils.flop_counter import FlopCounterMode  # imports triton
 
+            with_weights(self.modality.model)  # now: its checks take gradients, which fail under hooks of the counter
             with FlopCounterMode(display=False) as inside:
                 yield
             # Written out: neither torch's fused encoder nor its fused attention is counted on a CPU.
