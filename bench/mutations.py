@@ -252,8 +252,8 @@ MUTATIONS = (
     Mutation(
         "learned_wrong_model",
         "learned/learned.py",
-        "if fingerprint_of(run.modality.model) != self.fingerprint:",
-        "if fingerprint_of(run.modality.model) == '':",
+        "if known[itself] != self.fingerprint:",
+        "if known[itself] == '':",
         "tests/learned/test_learn.py",
     ),
     Mutation(

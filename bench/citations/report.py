@@ -117,7 +117,7 @@ def by_set(rows: list[Row], methods: list[str], shares: dict[int, float]) -> str
             known = [row for row in some if row.get("drops")]
             values = np.array([judged(row, method, shares[row["case"] % 2]) for row in known])
             if known:
-                low, high = interval(values[:, 2])
+                low, high = np.clip(interval(values[:, 2]), 0, 1)
                 mean = values.mean(0)
                 line += [f"{mean[0]:.2f}", f"{mean[1]:.2f}", f"{mean[2]:.2f} [{float(low):.2f}, {float(high):.2f}]"]
             lines.append(line + [""] * (7 - len(line)))
@@ -131,7 +131,7 @@ def over_sets(rows: list[Row], methods: list[str], shares: dict[int, float]) -> 
     lines = []
     for method in methods:
         values = np.array([judged(row, method, shares[row["case"] % 2]) for row in some])
-        low, high = interval(values[:, 2])
+        low, high = np.clip(interval(values[:, 2]), 0, 1)
         mean = values.mean(0)
         line = [method, written(sum(hit(row, method) for row in some), len(some)), f"{mean[0]:.2f}", f"{mean[1]:.2f}"]
         lines.append([*line, f"{mean[2]:.2f} [{float(low):.2f}, {float(high):.2f}]"])

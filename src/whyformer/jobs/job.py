@@ -21,7 +21,7 @@ from whyformer.files import path_of
 from whyformer.jobs.dataset import ExplainedDataset
 from whyformer.jobs.folder import MANIFEST, WHY, Commit, JobFolder, Written, read_manifest
 from whyformer.jobs.processes import Actors, Pool, Processes, cluster, require_whole, run_here
-from whyformer.jobs.source import Columns, Part, Unreadable, arrow, parts_of, rows_of
+from whyformer.jobs.source import Part, RowFields, Unreadable, arrow, parts_of, rows_of
 from whyformer.jobs.worker import Work, Worker, sizes_for
 from whyformer.loan.digests import Undescribed, digest
 from whyformer.loan.spread import is_sharded
@@ -134,7 +134,7 @@ def explain_dataset(
     methods = [method] if isinstance(method, (str, parameters.Named)) else method or ()
     names = tuple(get_method(name).name for name in methods)
     rows = rows_of(source)
-    columns = Columns(rows, column, key, explainer.processor, target_column)
+    columns = RowFields(rows, column, key, explainer.processor, target_column)
     folder = path_of(out, "out")
     part_rows, tokens, most = _sizes(folder, explainer, part_rows, batch_tokens, batch_size)
     parts = parts_of(rows, columns, part_rows)
@@ -257,7 +257,7 @@ def _sizes(
 
 
 def _asked(
-    given: Mapping[str, Any], explainer: CoreExplainer, columns: Columns, work: Work, part_rows: int
+    given: Mapping[str, Any], explainer: CoreExplainer, columns: RowFields, work: Work, part_rows: int
 ) -> dict[str, Any]:
     """What the numbers depend on, by names that a user knows; a job goes on only where all of it is as it was."""
     question = explainer.question()

@@ -170,7 +170,7 @@ def arrow(why: str) -> Any:
 # Of a row with columns, which hold the input
 
 
-class Columns:
+class RowFields:
     """Takes the input, the row's name and its target out of a row: ``column`` (several: a pair), ``key``, ``aim``."""
 
     def __init__(
@@ -257,7 +257,7 @@ class Part:
         return hashlib.blake2b("".join(row.id for row in self.rows).encode(), digest_size=16).hexdigest()
 
 
-def parts_of(rows: Rows, columns: Columns, size: int) -> Iterator[Part]:
+def parts_of(rows: Rows, columns: RowFields, size: int) -> Iterator[Part]:
     """The input, ``size`` rows at a time; only these are in memory."""
     numbered = enumerate(rows.read())
     for number in count():
@@ -267,7 +267,7 @@ def parts_of(rows: Rows, columns: Columns, size: int) -> Iterator[Part]:
         yield Part(number, stretch)
 
 
-def _row(place: int, raw: Any, columns: Columns) -> Row:
+def _row(place: int, raw: Any, columns: RowFields) -> Row:
     content, target = columns.content(raw), columns.target(raw)
     digest = hashlib.blake2b(f"{place}\n".encode(), digest_size=16)
     for part in _bytes(content if target is None else (content, target)):
