@@ -83,7 +83,7 @@ def learn(asked: CommandArguments) -> None:
       whyformer learn photos/ --model my-vit/ --out mine.learned
       whyformer learn reviews.txt --linear --out heads.learned
     """
-    from whyformer.jobs.source import Columns, Unreadable, rows_of
+    from whyformer.jobs.source import RowFields, Unreadable, rows_of
     from whyformer.learned.learning import learn as run
 
     rows = rows_of(asked.source)  # what cannot be read is refused before a model is loaded
@@ -91,7 +91,7 @@ def learn(asked: CommandArguments) -> None:
         model, processor = load_table(asked.model)
     else:
         model, processor, _ = asked.load_any()
-    columns = Columns(rows, asked.column or None, None, processor)
+    columns = RowFields(rows, asked.column or None, None, processor)
     contents = map(columns.content, rows.read())
     readable = [content for content in contents if not isinstance(content, Unreadable)]
     options = asked.settings | {"forwards": asked.forwards, "linear": asked.linear}
