@@ -125,7 +125,7 @@ def row(kind: Kind) -> Row:
 def cell(kind: Kind, model: nn.Module, twin: nn.Module, method: str) -> str:
     """What this method does on this kind of model, in a few words."""
     inputs = kind.case.inputs()
-    options: dict[str, Any] = {"replace": FILLER} if method == "occlusion" and _has_ids(inputs) else {}
+    options: dict[str, Any] = {"replace": baseline} if method == "occlusion" and (baseline := _baseline(kind)) else {}
     target = TARGET if kind.rowwise else None
     try:
         explained = wf.explain(model, inputs, method=method, target=target, progress=False, **options)
@@ -185,10 +185,14 @@ def _relative(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> float:
     return float(np.abs(got - want).max() / np.abs(want).max())
 
 
-def _has_ids(inputs: Any) -> bool:
+def _baseline(kind: Kind) -> str | int | None:
+    """What the formula puts in the place of a unit, where that is not the default."""
+    if kind.group == "columns":
+        return "zero"
+    inputs = kind.case.inputs()
     if isinstance(inputs, dict):
-        return "input_ids" in inputs
-    return len(inputs) == 1 and not inputs[0].is_floating_point()
+        return FILLER if "input_ids" in inputs else None
+    return FILLER if len(inputs) == 1 and not inputs[0].is_floating_point() else None
 
 
 def line(cells: Iterable[str]) -> str:
