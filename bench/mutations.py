@@ -640,8 +640,8 @@ MUTATIONS = (
     Mutation(
         "interval_level",
         "evidence.py",
-        "limits = [np.where(enough > 1, _quantile(drawn, q), np.nan) for q in (tail, 1 - tail)]",
-        "limits = [np.where(enough > 1, _quantile(drawn, q), np.nan) for q in (2 * tail, 1 - 2 * tail)]",
+        "tail = (1 - LEVEL) / 2\n        return",
+        "tail = 1 - LEVEL\n        return",
         "tests/evaluate/test_compare.py tests/evaluate/test_detectors.py",
     ),
     Mutation(
@@ -661,7 +661,7 @@ MUTATIONS = (
     Mutation(
         "cache_checksum",
         "engines/perturbation/game.py",
-        "return zlib.crc32(record, len(record))",
+        "return zlib.crc32(record, zlib.crc32(self.path.name.encode()))",
         "return 0",
         "tests/evaluate/test_games.py -k 'flipped or stopped'",
     ),
@@ -847,8 +847,8 @@ MUTATIONS = (
     Mutation(
         "job_files_cut_short",
         "jobs/folder.py",
-        "if is_file(file) and file.stat().st_size == commit.bytes:",
-        "if is_file(file):",
+        "whole = is_file(file) and file.stat().st_size == commit.bytes",
+        "whole = is_file(file)",
         "tests/jobs/test_resuming.py",
     ),
 )

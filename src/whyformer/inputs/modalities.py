@@ -29,10 +29,10 @@ from whyformer.inputs.families import (
     is_media,
     task_of,
 )
-from whyformer.inputs.functions import AskedFunction, modality_of_function
 from whyformer.inputs.image import SIZES, ImageInput, are_packed
 from whyformer.inputs.image_text import ImageTextInput
 from whyformer.inputs.multi_input import Seq2SeqInput, SimilarityInput
+from whyformer.inputs.predict_functions import AskedFunction, modality_of_function
 from whyformer.inputs.prompt import AskedModel, PromptInput, arguments_of, asked_model, takes_questions
 from whyformer.inputs.table import TableInput
 from whyformer.inputs.table_schema import Table
