@@ -192,8 +192,9 @@ def test_masks_are_of_tokens_where_attention_runs_over_something_else() -> None:
 class Marked(Blocks):
     """The weights of a pooling head come out of a module of their own, as (inputs, positions)."""
 
-    def __init__(self) -> None:
+    def __init__(self, way: str) -> None:
         super().__init__()
+        self.way = way
         self.read, self.scores, self.weigh = (
             nn.LSTM(WIDTH, WIDTH, batch_first=True),
             nn.Linear(WIDTH, 1),
@@ -203,17 +204,27 @@ class Marked(Blocks):
     def forward(self, ids: Tensor) -> Tensor:
         states = self.read(self.words(ids))[0]
         weights = self.weigh(self.scores(states)[..., 0])
-        return self.head((weights[:, None] @ states)[:, 0])
+        if self.way == "@":
+            return self.head((weights[:, None] @ states)[:, 0])
+        weights = weights.unsqueeze(-1)
+        return self.head((weights * states if self.way == "w * h" else states * weights).sum(1))
 
 
-def test_a_row_of_weights_can_be_marked_as_attention_over_the_tokens() -> None:
-    model = seeded(Marked)
+@pytest.mark.parametrize("way", ["@", "w * h", "h * w"])
+def test_a_row_of_weights_can_be_marked_as_attention_over_the_tokens(way: str) -> None:
+    model = seeded(lambda: Marked(way))
     explainer = wf.Explainer(model, attention_at={"weigh": "b k"})
-    (found,) = explainer.explain(CODES, method="raw_attention", target=CLASS)
+    codes = torch.cat([CODES, CODES.flip(1)])
     with torch.no_grad():
-        weights = model.weigh(model.scores(model.read(model.words(CODES))[0])[..., 0])[0]
-    assert found.units.labels[:5] == ("1", "2", "3", "4", "5")
-    np.testing.assert_allclose(found.scores[:5], weights, atol=1e-6)
+        weights = model.weigh(model.scores(model.read(model.words(codes))[0])[..., 0])
+    for method in ("raw_attention", "attention_rollout"):
+        for found, row in zip(explainer.explain(codes, method=method, target=CLASS), weights, strict=True):
+            assert found.units.special[5:] == (True,)
+            np.testing.assert_allclose(found.scores[:5], row, atol=1e-6)
+    product = seeded(lambda: Marked("@"))
+    options = {"method": "generic_attention", "target": CLASS, "attention_at": {"weigh": "b k"}}
+    first, second = (wf.explain(one, codes, **options) for one in (model, product))
+    np.testing.assert_allclose(first[1].scores, second[1].scores, atol=1e-6)
 
 
 class Either(nn.Module):

@@ -127,6 +127,7 @@ class Intercept(TorchFunctionMode):
         self._softmax_of_map: int | None = None  # and made by this softmax
         self._made: list[tuple[int, int]] = []  # by softmax: where its result lies, and how its axis is laid out
         self.plannable = True  # each map is a softmax's own result, or a view of it: then a plan can be held to it
+        self._row_marked = False  # the model marked weights without a query, which a head may multiply and add up
         self._placeholder: Tensor | None = None  # a map that is computed later
         self._since_site: Notes[bool] | None = None  # what was computed from the last site, if that has a single head
 
@@ -162,6 +163,8 @@ class Intercept(TorchFunctionMode):
                 return func(*args, **kwargs)
             name = fn.ATTRIBUTES[func]
         handler, before = FOLLOWED.get(name), len(self.sites)
+        if handler is None and self._row_marked and fn.plain_name(name) == ("mul", False):
+            handler = "_weigh"
         out = func(*args, **kwargs) if handler is None else getattr(self, handler)(func, args, kwargs)
         if handler is not None and handler != "_see_through":
             equation = args[0] if name == "einsum" and isinstance(args[0], str) else ""
@@ -311,8 +314,25 @@ class Intercept(TorchFunctionMode):
         note = self._trail.at(weights)
         if note.softmax is not None:
             self.softmaxes[note.softmax].claimed = True
+        self._row_marked |= "q" not in layout
         self._remember(weights, note, layout.split().index("k"), layout)
         return weights
+
+    def _weigh(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
+        """A product by entries: of (batch, positions, 1) marked weights with what they weigh, or of anything else."""
+        for first, (weights, value) in ((True, args), (False, args[::-1])):
+            note = self._trail.get(weights)
+            if note is None or note.softmax is None or note.key_axis not in note.axes or not isinstance(value, Tensor):
+                continue
+            widths = [i for i, (one, size) in enumerate(zip(weights.shape, value.shape, strict=False)) if one < size]
+            row = weights.ndim == value.ndim and "q" not in (self.softmaxes[note.softmax].layout or "q")
+            if row and len(widths) == 1:
+                width, key = widths[0], note.axes.index(note.key_axis)
+                lead = tuple(i for i in range(value.ndim) if i not in (width, key))
+                return self._claim(func, weights, value, note, Contraction(width, key, key, width, lead), first)
+        out = func(*args, **kwargs)
+        self._trail.follow(func.__name__, args, out)
+        return out
 
     def _matmul(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         left = args[0] if args else kwargs["input"]

@@ -14,13 +14,16 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from whyformer.capture import functions as fn
 from whyformer.capture.functions import Args, Function, Kwargs, sdpa_operands, tensors_in
 from whyformer.capture.intercept import Intercept, current_path
-from whyformer.capture.site import OpenSite, PlannedCall
+from whyformer.capture.site import FOLLOWED, OpenSite, PlannedCall
 from whyformer.capture.trail import Notes
 from whyformer.errors import NotOffered
 from whyformer.loan.spread import out_of_memory
 
 Edit = Callable[[int, OpenSite], None]  # number of the site, and the site
 Rewrite = Callable[[int, int, Tensor], Tensor]  # layer, number of the first head, (B, H, Q, K) → another map
+
+
+HAVE_ROWS = FOLLOWED.keys() - {"multi_head_attention_forward"}  # what multiplies by entries adds the rows up later
 
 
 class HeadGradient(Intercept):
@@ -33,7 +36,7 @@ class HeadGradient(Intercept):
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         before = len(self.sites)
         out = super().__torch_function__(func, types, args, kwargs)
-        if before < len(self.sites) == self.count and func.__name__ != "multi_head_attention_forward":
+        if before < len(self.sites) == self.count and func.__name__ in HAVE_ROWS:
             torch.set_grad_enabled(True)
             start = out.detach().requires_grad_()
             self._ending = start, self.steps[-1] if self.steps else PlannedCall(func.__name__)
