@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.methods.properties import model_of
 from tests.models import CASES
 from tests.support import folders
 from tests.support.threads import beside_another_thread
-from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, UNIFORM, RetrainedAttention
+from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, SEEDS, UNIFORM, RetrainedAttention
 from whyformer.checks.training import ExampleRunner, Examples, Said, adversarial, copy_of, ready
 from whyformer.cli.main import app
 from whyformer.errors import BadInput, NotOffered, WhyformerError
@@ -84,9 +85,9 @@ def test_a_task_that_needs_attention(found: RetrainedAttention) -> None:
     assert accuracy[UNIFORM] <= accuracy[CONTROL] - 0.1
     uniform, _, own, _ = (accuracy[name] for name in GUIDES)
     assert own >= uniform + 0.1  # the marked position, found by the model, is all that the MLP needs
-    first, second, _ = found.findings()
-    assert (first.level, second.level) == ("ok", "ok")
-    assert "needs attention" in first.text and "does not" not in first.text
+    findings = {f.title: f for f in found.findings()}
+    assert (findings["Uniform attention"].level, findings["Guided MLP"].level) == ("ok", "ok")
+    assert "needs attention" in findings["Uniform attention"].text
 
 
 def test_adversaries_look_further_away_the_larger_the_weight(found: RetrainedAttention) -> None:
@@ -105,11 +106,28 @@ def test_a_task_that_needs_no_attention(finder: Finder) -> None:
     x, _ = marked(60)
     labels = (x[..., 1].sum(1) > 0).long().tolist()
     how = HOW | {"epochs": 10, "lambdas": (0.0,), "guide_epochs": 1}
-    result = wf.retrained_attention(finder, x, labels, start="fresh", **how)
+    result = wf.retrained_attention(finder, x, labels, start="fresh", validation=0.5, **how)
     finding = result.findings()[0]
     assert result.named(UNIFORM).accuracy >= max(0.9, result.named(CONTROL).accuracy - 0.02)
     assert finding.level == "warning" and "does not need attention" in finding.text
-    assert (result.training, result.validation) == (48, 12)
+    assert (result.training, result.validation) == (30, 30)
+
+
+def test_verdicts_are_no_larger_than_what_was_seen(finder: Finder) -> None:
+    """Few held-out examples, an accuracy of 1, attention that did not move: each is named, and no verdict follows."""
+    x, labels = marked(80, seed=8)
+    brief = {"epochs": 1, "guide_epochs": 1, "lambdas": (0.1,), "lr": 1e-6}
+    result = wf.retrained_attention(finder, x, labels, validation=marked(30, seed=9), **brief)
+    model = result.named(MODEL)
+    # Wilson 1927: of 30 right among 30, the lower end is 30 / (30 + 1.96²).
+    assert (model.accuracy, model.high) == (1, 1) and model.low == pytest.approx(30 / (30 + 1.96**2), abs=1e-3)
+    unmoved = {f.title: f for f in result.findings()}["Model-consistent adversary"]
+    assert unmoved.level == "note" and "too briefly" in unmoved.text and "depend" not in unmoved.text
+    for finding in replace(result, validation=29).findings():
+        assert finding.level == "note" and "29 held-out examples are too few" in finding.text
+    moved = [replace(m, jsd=0.5, tvd=0.4) if m.weight == 0.1 else m for m in result.models]
+    paid = {f.title: f for f in replace(result, models=tuple(moved), chosen=0.0).findings()}
+    assert "depend on each other" in paid["Model-consistent adversary"].text
 
 
 def test_the_model_is_left_as_it_is(finder: Finder) -> None:
@@ -182,8 +200,42 @@ def test_texts(tokenizer: Any) -> None:
     found = wf.retrained_attention(folders.bert(), TEXTS, ["positive", "negative"] * 6, processor=tokenizer, **how)
     assert 0 < found.cost.backwards < found.cost.forwards
     frame = found.to_frame()
-    assert list(frame["model"]) == [MODEL, CONTROL, UNIFORM, "adversary", "adversary", *GUIDES]
+    assert list(frame["model"]) == [MODEL, CONTROL, SEEDS, UNIFORM, "adversary", "adversary", *GUIDES]
     assert frame["lambda"].notna().sum() == 2
+
+
+class Pooled(nn.Module):
+    """A recurrent classifier that weighs its states by scores without a query (Jain & Wallace 2019)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.encode = nn.Embedding(20, 6), nn.LSTM(6, 4, batch_first=True, bidirectional=True)
+        self.score, self.softmax, self.decide = nn.Linear(8, 1), nn.Softmax(-1), nn.Linear(8, 2)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        states = self.encode(self.embedding(input_ids))[0]
+        weights = self.softmax(self.score(states)[..., 0])
+        return self.decide((weights[..., None] * states).sum(1))
+
+
+def test_a_recurrent_model_whose_weights_have_no_query() -> None:
+    torch.manual_seed(0)
+    model = Pooled().eval()
+    ids = torch.randint(2, 20, (40, 7))
+    loaded, labels = LoadedModel(model, attention_at={"softmax": "b k"}), (ids[:, 0] > 10).long().tolist()
+    with loaded.borrowed():
+        said = ExampleRunner(loaded, examples(ids, labels)).said(range(10), values=True)
+        even = ExampleRunner(loaded, examples(ids, labels), uniform=True).said(range(10))
+    states = model.encode(model.embedding(ids[:10]))[0]
+    weights = model.softmax(model.score(states)[..., 0]).detach()
+    torch.testing.assert_close(torch.stack([said.attention[i] for i in range(10)]), weights)
+    torch.testing.assert_close(torch.stack([said.values[i] for i in range(10)]), model.embedding(ids[:10]).detach())
+    flat = model.decide(states.mean(1)).softmax(-1).detach()
+    torch.testing.assert_close(torch.stack([even.probability[i] for i in range(10)]), flat)
+    how: dict[str, Any] = {"epochs": 1, "guide_epochs": 1, "lambdas": (0.1,), "seeds": 1}
+    result = wf.retrained_attention(loaded, {"input_ids": ids}, labels, others={"itself": loaded}, **how)
+    itself, own = (result.named(name) for name in ("MLP, attention of itself", GUIDES[2]))
+    assert replace(itself, name="") == replace(own, name="")
 
 
 def test_special_tokens_get_nothing(tokenizer: Any) -> None:

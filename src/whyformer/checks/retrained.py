@@ -16,7 +16,7 @@ from whyformer.checks import training as fine_tuning
 from whyformer.checks.attention_rows import FAR, jsd, tvd
 from whyformer.checks.exam import Finding, how_far_apart
 from whyformer.errors import BadInput, NotOffered
-from whyformer.evidence import interval
+from whyformer.evidence import ENOUGH, difference_interval, share_interval, with_interval
 from whyformer.heads.importance_kinds import checked_labels, label_indices
 from whyformer.loan.backwards import refuse_quantised, refuse_without_gradients
 from whyformer.parameters import BatchSize, Count, Limits, NotEmpty, OneOf, Rate, Seed, Weight, checked
@@ -35,12 +35,14 @@ FEWEST = 10  # examples: with less, a split leaves nothing to measure on
 SLACK = 0.02  # TVD that an adversary may have beyond one that only imitates the output (λ = 0); accuracy: no loss
 NAN = math.nan
 MODEL, CONTROL, UNIFORM = "the model", "retrained", "retrained, uniform attention"
+SEEDS = "retrained, other seed"
 GUIDES = (
     "MLP, uniform weights",
     "MLP, weights it learns",
     "MLP, the model's attention",
     "MLP, the adversary's attention",
 )
+BRIEF = "trained too briefly: give more epochs or a higher lr, and compare again."
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class TrainedModel:
     name: str
     weight: float  # λ of an adversary; NaN for others
     accuracy: float
-    low: float  # 95 % limits of the accuracy, over the validation examples
+    low: float  # 95 % confidence interval of the accuracy (Wilson), over the validation examples
     high: float
     f1: float  # mean over the classes
     tvd: float  # of its output from the model's
@@ -62,6 +64,7 @@ class RetrainedAttention(Result):
     """Copies of a model with uniform or adversarial attention, and classifiers without context that use attention."""
 
     what: ClassVar[str] = "retrained attention"
+    later: ClassVar[tuple[str, ...]] = ("majority",)
 
     models: tuple[TrainedModel, ...]
     training: int  # examples
@@ -71,6 +74,7 @@ class RetrainedAttention(Result):
     options: dict[str, Any] = field(default_factory=dict)
     cost: Cost = field(default_factory=Cost)  # passes per example, of all models together
     warnings: tuple[str, ...] = ()
+    majority: float | None = None  # accuracy of always predicting the most frequent class
 
     def named(self, name: str, weight: float = NAN) -> TrainedModel:
         """One of the models, by name; an adversary by its λ."""
@@ -89,50 +93,91 @@ class RetrainedAttention(Result):
         return f"{self.model}: retrained attention, {self.training} + {self.validation} examples"
 
     def findings(self) -> tuple[Finding, ...]:
-        """The results of the three experiments, as sentences."""
-        return self._uniform(), self._guide(), self._adversary()
+        """The results of the experiments, as sentences."""
+        return self._uniform(), *self._seeds(), self._guide(), self._adversary()
+
+    def lost(self, better: TrainedModel, worse: TrainedModel) -> tuple[float, float, float]:
+        """The difference of two accuracies, with its 95 % confidence interval."""
+        first, second = np.asarray(better.accuracy), np.asarray(worse.accuracy)
+        low, high = difference_interval(first, second, self.validation)
+        return float(first - second), float(low), float(high)
+
+    def _finding(self, level: str, title: str, text: str, meaning: str, numbers: dict[str, float]) -> Finding:
+        if self.validation < ENOUGH:
+            few = f"{self.validation} held-out examples are too few for a verdict ({ENOUGH} needed)."
+            level, meaning = "note", f"{meaning} {few}" if BRIEF in meaning else few
+        return Finding(level, "retrained_attention", title, f"{text} {meaning}", numbers)
 
     def _uniform(self) -> Finding:
         control, uniform = self.named(CONTROL), self.named(UNIFORM)
-        lost = control.accuracy - uniform.accuracy
-        needless = lost < SLACK
-        meaning = "The task needs attention, so tests of attention are meaningful here."
-        if needless:
-            meaning = "The task does not need attention, so attention maps explain little here."
+        lost, low, high = self.lost(control, uniform)
+        level, meaning = "note", "Inconclusive: the difference is not significant."
+        if self.majority is not None and control.low <= self.majority:
+            meaning = f"No better than the most frequent class ({self.majority:.3f}): {BRIEF}"
+        elif low > 0:
+            level, meaning = "ok", "The task needs attention, so tests of attention are meaningful here."
+        elif lost < SLACK:
+            level, meaning = "warning", "The task does not need attention, so attention maps explain little here."
         text = (
             f"Accuracy of a copy trained with uniform attention: {uniform.accuracy:.3f}; trained with its own "
-            f"attention: {control.accuracy:.3f}. {meaning}"
+            f"attention: {control.accuracy:.3f} (difference {with_interval((lost, low, high))})."
         )
         numbers = {"uniform": uniform.accuracy, "control": control.accuracy, "lost": lost}
-        return Finding("warning" if needless else "ok", "retrained_attention", "Uniform attention", text, numbers)
+        return self._finding(level, "Uniform attention", text, meaning, numbers)
+
+    def _seeds(self) -> tuple[Finding, ...]:
+        copies = [m for m in self.models if m.name in (CONTROL, SEEDS)]
+        if len(copies) < 2:
+            return ()
+        numbers = {name: float(np.mean([getattr(m, name) for m in copies])) for name in ("tvd", "jsd")}
+        accuracy = [m.accuracy for m in copies]
+        text = (
+            f"{len(copies)} copies trained with their own attention: accuracy {min(accuracy):.3f} to "
+            f"{max(accuracy):.3f}; on average their attention differs from the model's by "
+            f"{how_far_apart(numbers['jsd'])}, their probabilities by {numbers['tvd']:.3f}."
+        )
+        meaning = "An adversary counts as evidence only beyond that."
+        return (self._finding("note", "Other seeds", text, meaning, numbers),)
 
     def _guide(self) -> Finding:
-        even, own, theirs, other = (self.named(name).accuracy for name in GUIDES)
-        helps = theirs > even
-        meaning = "The model's attention helps no more than uniform weights: it is not informative by itself."
-        if helps:
-            meaning = "The model's attention is informative by itself."
+        even, theirs = self.named(GUIDES[0]), self.named(GUIDES[2])
+        gain, low, high = self.lost(theirs, even)
+        level, meaning = "note", "No significant difference: the model's attention is not shown to be informative."
+        if low > 0:
+            level, meaning = "ok", "The model's attention is informative by itself."
+        elif high < 0:
+            meaning = "The model's attention is worse than uniform weights: it is not informative by itself."
+        guides = [m for m in self.models if m.name.startswith("MLP, ")]
+        accuracies = "; ".join(f"{m.name.removeprefix('MLP, ')} {m.accuracy:.3f}" for m in guides)
         text = (
-            f"Accuracy of a classifier without context: {theirs:.3f} with the model's attention as weights, "
-            f"{even:.3f} with uniform weights, {own:.3f} with learned weights, {other:.3f} with the adversary's "
-            f"attention. {meaning}"
+            f"Accuracy of a classifier without context, by the weights that it is guided by: {accuracies}. The model's "
+            f"attention against uniform weights: {with_interval((gain, low, high))}."
         )
-        numbers = {"uniform": even, "learned": own, "model": theirs, "adversary": other}
-        return Finding("ok" if helps else "note", "retrained_attention", "Guided MLP", text, numbers)
+        keys = ("uniform", "learned", "model", "adversary")
+        numbers = {key: self.named(name).accuracy for key, name in zip(keys, GUIDES, strict=True)}
+        return self._finding(level, "Guided MLP", text, meaning, numbers)
 
     def _adversary(self) -> Finding:
         chosen, first = self.named("adversary", self.chosen), self.adversaries[0]
-        far = chosen.jsd >= FAR
-        meaning = "No copy kept the output with different attention: attention and output depend on each other here."
-        if far:
+        farthest = max(self.adversaries, key=lambda m: m.jsd)
+        level = "ok"
+        meaning = (
+            f"More different attention cost the output (λ = {farthest.weight:g}: JSD {farthest.jsd:.2f}, TVD "
+            f"{farthest.tvd:.3f}): attention and output depend on each other here."
+        )
+        if chosen.jsd >= FAR:
+            level = "warning"
             meaning = "A model with different attention gives the same output: attention is not the only explanation."
+        elif farthest.jsd < FAR:
+            level = "note"
+            meaning = f"The attention of no copy moved far (largest JSD {farthest.jsd:.2f}): {BRIEF}"
         text = (
             f"A copy was trained for the same output with different attention (λ = {chosen.weight:g}). Its attention "
             f"differs by {how_far_apart(chosen.jsd)}. Its probabilities differ by {chosen.tvd:.3f} (TVD; "
-            f"{first.tvd:.3f} for a copy trained for the same output only). {meaning}"
+            f"{first.tvd:.3f} for a copy trained for the same output only)."
         )
         numbers = {"jsd": chosen.jsd, "tvd": chosen.tvd, "imitation_tvd": first.tvd, "lambda": chosen.weight}
-        return Finding("warning" if far else "ok", "retrained_attention", "Model-consistent adversary", text, numbers)
+        return self._finding(level, "Model-consistent adversary", text, meaning, numbers)
 
     def rows(self) -> list[dict[str, Any]]:
         measured = ("accuracy", "low", "high", "f1", "tvd", "jsd")
@@ -160,6 +205,8 @@ def retrained_attention(
     lr: Rate | None = None,
     lambdas: Annotated[Sequence[Weight], NotEmpty()] = (0.0, 0.01, 0.1, 1.0),
     guide_epochs: Count = 20,
+    seeds: Count = 2,
+    others: Mapping[str, Any] | None = None,
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,
     seed: Seed = 0,
@@ -175,7 +222,8 @@ def retrained_attention(
 
     labels: one per input, names or numbers of classes. validation: (inputs, labels), or the share of the inputs that is
     held out. start: from the model's weights, or from "fresh" ones, as in the paper. lr: learning rate of Adam; 1e-4,
-    or 1e-3 for fresh weights.
+    or 1e-3 for fresh weights. seeds: number of copies trained with their own attention. others: models by name, e.g.
+    another encoder, whose attention guides an MLP, too.
 
     Misleads when: the training is too short or the learning rate too high: compare "retrained" with "the model".
 
@@ -195,12 +243,16 @@ def retrained_attention(
         classes_of, notes = _classes(reader)
         rows = [*examples.train, *examples.validation]
         base = reader.said(rows, values=True)
+    lent = {name: _attention_of(other, loaded, examples, base) for name, other in (others or {}).items()}
     rate = (1e-3 if start == "fresh" else 1e-4) if lr is None else lr
     settings = {"epochs": epochs, "lr": rate, "seed": seed, "track": tracker(progress)}
     trial = _Trial(loaded, examples, base, classes_of, settings, start)
     models = [trial.measured(MODEL, base)]
-    models.append(trial.measured(CONTROL, trial.twin(fine_tuning.supervised(examples.labels), CONTROL)))
+    for number in range(seeds):
+        name = SEEDS if number else CONTROL
+        models.append(trial.measured(name, trial.twin(fine_tuning.supervised(examples.labels), name, later=number)))
     models.append(trial.measured(UNIFORM, trial.twin(fine_tuning.supervised(examples.labels), UNIFORM, uniform=True)))
+    copies = len(models)
     weights = sorted({0.0, *lambdas})
     adversaries: list[tuple[TrainedModel, fine_tuning.Said]] = []
     for weight in weights:
@@ -209,12 +261,13 @@ def retrained_attention(
     imitation = adversaries[0][0].tvd
     chosen, guide = max((a for a in adversaries if a[0].tvd <= imitation + SLACK), key=lambda a: a[0].jsd)
     even = {row: ordinary / ordinary.sum().clamp(min=1) for row, ordinary in base.ordinary.items()}
-    for name, lent in zip(GUIDES, (even, None, base.attention, guide.attention), strict=True):
-        models.append(trial.guided(name, lent, guide_epochs))
+    guides = dict(zip(GUIDES, (even, None, base.attention, guide.attention), strict=True))
+    for name, weights_of in (guides | {f"MLP, attention of {n}": their for n, their in lent.items()}).items():
+        models.append(trial.guided(name, weights_of, guide_epochs))
     passes = (trial.passes + reader.passes) / len(rows)
     options = {"start": start, "epochs": epochs, "lr": rate, "guide_epochs": guide_epochs, "seed": seed}
     return RetrainedAttention(
-        (*models[:3], *(point for point, _ in adversaries), *models[3:]),
+        (*models[:copies], *(point for point, _ in adversaries), *models[copies:]),
         len(examples.train),
         len(examples.validation),
         type(loaded.model).__name__,
@@ -222,6 +275,7 @@ def retrained_attention(
         options,
         Cost(passes, trial.backwards / len(rows), time.perf_counter() - started),
         notes,
+        trial.majority,
     )
 
 
@@ -239,11 +293,12 @@ class _Trial:
     backwards: int = 0
 
     def twin(
-        self, loss: Callable[..., Tensor], label: str, *, uniform: bool = False, moved: bool = False
+        self, loss: Callable[..., Tensor], label: str, *, uniform: bool = False, moved: bool = False, later: int = 0
     ) -> fine_tuning.Said:
-        """Train a twin, and return its outputs on all examples."""
+        """Train a twin, and return its outputs on all examples. later: number of the seed after the first one."""
         twin = fine_tuning.copy_of(self.loaded)
-        seed = self.settings["seed"] + int(moved)  # an adversary starts elsewhere
+        moved |= later > 0
+        seed = self.settings["seed"] + int(moved) + later  # an adversary starts elsewhere
         with fine_tuning.ready(twin, seed, self.start, moved) as parameters:
             reader = fine_tuning.ExampleRunner(twin, self.examples, uniform)
 
@@ -251,12 +306,20 @@ class _Trial:
                 run = reader.run(rows)
                 yield loss(run, *reader.answers(run), rows)
 
-            plan = fine_tuning.plan_of(self.examples, self.settings["epochs"], reader.step, self.settings["seed"])
+            plan = fine_tuning.plan_of(
+                self.examples, self.settings["epochs"], reader.step, self.settings["seed"] + later
+            )
             fine_tuning.descend(parameters, self.settings["track"](plan, label), losses, self.settings["lr"], label)
             self.backwards += reader.passes
             said = reader.said([*self.examples.train, *self.examples.validation])
             self.passes += reader.passes
         return said
+
+    @property
+    def majority(self) -> float:
+        """Accuracy of the most frequent class."""
+        classes = [self.classes_of[row] for row in self.examples.validation]
+        return max(classes.count(c) for c in set(classes)) / len(classes)
 
     def guided(self, name: str, guide: dict[int, Tensor] | None, epochs: int) -> TrainedModel:
         device = next(self.loaded.model.parameters()).device
@@ -269,15 +332,29 @@ class _Trial:
         truth = np.array([self.classes_of[row] for row in rows])
         guess = np.array([int(said.probability[row].argmax()) for row in rows])
         hits = (guess == truth).astype(float)
-        low, high = interval(hits[:, None], self.settings["seed"])
+        low, high = share_interval(hits.mean(), len(hits))
         apart = [float(tvd(said.probability[row], self.base.probability[row])) for row in rows]
         looks = [float(jsd(said.attention[row], self.base.attention[row])) for row in rows if said.attention]
         far = float(np.mean(looks)) if looks else NAN
-        accuracy = (float(hits.mean()), float(low[0]), float(high[0]))
+        accuracy = (float(hits.mean()), float(low), float(high))
         # The mean over the classes that occur of 2·hits / (said + true).
         counts = [((guess == c) & (truth == c), (guess == c).sum() + (truth == c).sum()) for c in np.unique(truth)]
         f1 = float(np.mean([2 * float(hit.sum()) / float(count) for hit, count in counts]))
         return TrainedModel(name, weight, *accuracy, f1, float(np.mean(apart)), far)
+
+
+def _attention_of(other: Any, loaded: LoadedModel, examples: fine_tuning.Examples, base: fine_tuning.Said) -> Any:
+    """Attention of another model on the same ordinary tokens, laid over the positions of the model."""
+    their = loaded_as(LoadedModel, other, None if isinstance(other, LoadedModel) else loaded.processor)
+    with their.borrowed():
+        said = fine_tuning.ExampleRunner(their, examples).said([*examples.train, *examples.validation])
+    result = {}
+    for row, words in base.ordinary.items():
+        weights = said.attention[row][said.ordinary[row]]
+        if len(weights) != int(words.sum()):
+            raise BadInput("others: a model splits the inputs into other tokens. Give models with the same tokenizer.")
+        result[row] = torch.zeros(len(words)).masked_scatter(words, weights)
+    return result
 
 
 def _examples(
@@ -311,7 +388,8 @@ def _classes(reader: fine_tuning.ExampleRunner) -> tuple[dict[int, int], tuple[s
     """The class of every example as a number, and notes; models that cannot be trained so are refused."""
     examples = reader.examples
     run = reader.run(examples.train[:1])
-    run.record()  # refuses several streams, windows, and attention that cannot be read
+    # Refuses windows, and attention that cannot be read. A query that pools the words is no stream of the input.
+    run.record(multi_stream=run.multi_stream and set(run.stream_sizes) == {"queries", run.modality.stream})
     if run.output.speaks or run.modality.compares or run.modality.objects:
         raise NotOffered(
             "copies are trained as classifiers, and this model generates tokens, compares inputs or detects objects: "

@@ -33,6 +33,7 @@ from whyformer.parameters import BatchSize, Count, Hold, Limits, Rate, Replaceme
 from whyformer.run import Run
 from whyformer.run.session import LoadedModel, Session, tracker
 from whyformer.shapes import Array
+from whyformer.study.streams import slices
 
 NOISE = 0.05  # of each weight's spread: where an adversary starts, since at the model itself its loss has no slope
 WIDTH = 128  # of the diagnostic
@@ -95,11 +96,13 @@ class ExampleRunner:
 
     def _answers(self, run: Run, batch: Batch, rows: slice) -> tuple[Tensor, Tensor]:
         keep_BN, special_BN = run.keep_BN[rows], run.special_BN[rows]
+        sites = run.record(multi_stream=True).sites
         last: dict[int, list[Tensor]] = {}
 
         def rewrite(layer: int, first: int, attention_BHQK: Tensor) -> Tensor:
             if self.uniform:
-                attention_BHQK = _uniform(attention_BHQK, keep_BN, special_BN)
+                keys = positions_of(run, sites[layer].streams[1])
+                attention_BHQK = _uniform(attention_BHQK, keep_BN[:, keys], special_BN[:, keys])
             if layer not in last:
                 last.clear()
             last.setdefault(layer, []).append(attention_BHQK)
@@ -118,15 +121,31 @@ class ExampleRunner:
         for batch in batches(rows, self.examples, self.step):
             run = self.run(batch)
             logits, shown_BN = self.answers(run)
-            first = run.record(values=True).sites[0].value_BHKD if values else None
+            keys = positions_of(run, run.record(multi_stream=True).sites[-1].streams[1])
+            inputs_BKE = _without_context(run) if values else None
             for i, row in enumerate(batch):
-                keep = run.keep_BN[i]
+                keep = run.keep_BN[i, keys]
                 result.probability[row] = probabilities(logits[i : i + 1])[0].cpu()
-                result.attention[row] = shown_BN[i][keep].cpu()
-                result.ordinary[row] = ~run.special_BN[i][keep].cpu()
-                if first is not None:
-                    result.values[row] = first[i].transpose(0, 1).flatten(1)[keep].float().cpu()
+                result.attention[row] = shown_BN[i, keys][keep].cpu()
+                result.ordinary[row] = ~run.special_BN[i, keys][keep].cpu()
+                if inputs_BKE is not None:
+                    result.values[row] = inputs_BKE[i][keep].float().cpu()
         return result
+
+
+def positions_of(run: Run, stream: str) -> slice:
+    """The positions of a stream, where a model has several: words, and a query of its own that pools them."""
+    return slices(run.stream_sizes)[stream] if run.multi_stream else slice(0, run.keep_BN.shape[1])
+
+
+def _without_context(run: Run) -> Tensor:
+    """(B, K, E) vectors of the positions, each of which depends on no other one."""
+    if not run.multi_stream:  # the values of the first attention
+        return run.record(values=True).sites[0].value_BHKD.transpose(1, 2).flatten(2)  # type: ignore[union-attr]
+    vectors_BKE = run.traced(None).leaves[0].detach()  # behind a recurrent encoder, values have context already
+    if vectors_BKE.shape[:2] != run.keep_BN[:, positions_of(run, run.modality.stream)].shape:
+        raise NotOffered("the diagnostic reads a vector for each position, and the model embeds them otherwise.")
+    return vectors_BKE
 
 
 def _uniform(attention_BHQK: Tensor, keep_BN: Tensor, special_BN: Tensor) -> Tensor:
@@ -140,12 +159,15 @@ def _uniform(attention_BHQK: Tensor, keep_BN: Tensor, special_BN: Tensor) -> Ten
 
 def _shown(run: Run, attention_BHQK: Tensor, rows: slice) -> Tensor:
     """(B, N) heads averaged, the rows that feed the head, as shares of the ordinary tokens."""
-    queries = attention_BHQK.shape[2]
-    first = 0 if queries == run.length else run.record().sites[-1].first_query
-    read_BQ = run.readout_BN[rows, first : first + queries].to(attention_BHQK.dtype)
-    row_BN = torch.einsum("bq,bhqk->bk", read_BQ, attention_BHQK)
-    row_BN = row_BN * (run.keep_BN & ~run.special_BN)[rows].to(row_BN.dtype)
-    return row_BN / row_BN.sum(-1, keepdim=True).clamp(min=TINY)
+    site = run.record(multi_stream=True).sites[-1]
+    asked, keys = (positions_of(run, stream) for stream in site.streams)
+    count = attention_BHQK.shape[2]
+    first = asked.start + (0 if count == asked.stop - asked.start else site.first_query)
+    read_BQ = run.readout_BN[rows, first : first + count].to(attention_BHQK.dtype)
+    row_BK = torch.einsum("bq,bhqk->bk", read_BQ, attention_BHQK)
+    row_BK = row_BK * (run.keep_BN & ~run.special_BN)[rows, keys].to(row_BK.dtype)
+    row_BK = row_BK / row_BK.sum(-1, keepdim=True).clamp(min=TINY)
+    return F.pad(row_BK, (keys.start, run.keep_BN.shape[1] - keys.stop))
 
 
 def batches(rows: Sequence[int], examples: Examples, step: int) -> Iterator[list[int]]:
@@ -239,8 +261,9 @@ def adversarial(base: Said, weight: float) -> Loss:
         theirs_BC = torch.stack([base.probability[row] for row in rows]).to(logits_BC)
         change = (probabilities(logits_BC) - theirs_BC).abs().sum(-1) / 2
         looked_BN = torch.zeros_like(shown_BN)
+        keys = positions_of(run, run.record(multi_stream=True).sites[-1].streams[1])
         for i, row in enumerate(rows):
-            looked_BN[i, run.keep_BN[i]] = base.attention[row].to(shown_BN)
+            looked_BN[i, keys][run.keep_BN[i, keys]] = base.attention[row].to(shown_BN)
         apart = (shown_BN * (shown_BN.clamp(min=TINY).log() - looked_BN.clamp(min=TINY).log())).sum(-1)
         return (change - weight * apart).mean()
 
