@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -105,6 +107,25 @@ def test_units_of_explain_text_and_the_deprecated_by() -> None:
     old = run("explain", "text", "I like the movie", "--by", "word", "-m", "raw_attention")
     assert old.stderr == "--by is deprecated: use --units.\n" and "like" in old.stdout
     assert "--by" not in run("explain", "text", "--help").stdout
+
+
+def test_two_texts_for_a_classifier_of_pairs(bert_folder: Path) -> None:
+    pair = ("i like the movie", "so boring")
+    shown = told("explain", pair[0], "--pair", pair[1], "--model", bert_folder, "-m", "occlusion")
+    whole = wf.explain(str(bert_folder), pair, method="occlusion")
+    assert shown[0]["units"]["labels"] == list(whole.units.labels)
+    np.testing.assert_allclose(shown[0]["scores"], whole.scores, atol=1e-6)
+
+
+def test_a_terminal_has_a_line_before_the_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for command in (["explain", "I like it", "-m", "no method"], ["explain", "text", "--help"]):
+        with suppress(SystemExit):
+            app(command, prog_name="whyformer")
+        written = capsys.readouterr().err
+        assert written.startswith("Loading the model …\n") == ("--help" not in command)
 
 
 def test_the_checks_in_the_help_are_all_checks() -> None:

@@ -15,13 +15,14 @@ from typing import NamedTuple
 
 import pytest
 
-import whyformer
+import whyformer as wf
 from tests.cli.test_cli import SNAPSHOTS, run
 from tests.concepts.textures import FOLDER
 from tests.support import folders
 from tests.support.released import BEFORE_FIVE
 from whyformer.cli._input import made_by, text_of_stdin
 from whyformer.cli._options import load_any
+from whyformer.cli.service_commands import served_model
 from whyformer.demo import model_folder
 from whyformer.errors import BadInput
 
@@ -460,7 +461,7 @@ def test_every_command_that_loads_from_transformers_has_the_option() -> None:
 def test_whatever_is_loaded_is_loaded_with_a_decision() -> None:
     """Every call in the package that could run a model's own code says whether it may."""
     calls = 0
-    for path in sorted(Path(whyformer.__file__).parent.rglob("*.py")):
+    for path in sorted(Path(wf.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             named = isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", ""))
             if named in ("from_pretrained", "SentenceTransformer", "pipeline"):
@@ -502,6 +503,10 @@ def test_a_function_makes_a_model_of_texts(tmp_path: Path, monkeypatch: pytest.M
     assert '"good"' in run("explain", "a good film", "--model", "texts.py:load", "--json").stdout
     model, processor, kind = load_any("texts.py:load")
     assert (processor, kind) == (None, "text") and type(model).__name__ == "<lambda> (asked)"
+    (tmp_path / "rows.csv").write_text("text\na good film\na dull film\n")
+    run("batch", "rows.csv", "--model", "texts.py:load", "--out", "why")
+    assert [e.target.index for e in wf.load(tmp_path / "why")] == [1, 0]
+    assert served_model("texts.py:load").kind == "text"
 
 
 def test_a_closed_stdin_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

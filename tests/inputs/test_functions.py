@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,15 @@ def test_names_of_columns_and_classes_come_from_the_data_and_the_function() -> N
 
     scores = dict(wf.explain(mixed, {"job": "a", "age": 1.0}, jobs, method="occlusion").ranked())
     assert scores == {"age": 0.75, "job": 0.25}
+
+
+def test_a_job_explains_the_rows_of_a_table(tmp_path: Path) -> None:
+    rows, table = NUMBERS.iloc[:3], wf.Table(numerical=list(NUMBERS), reference=NUMBERS)
+    job = wf.explain_dataset(FITTED.predict_proba, rows, out=tmp_path / "out", processor=table)
+    for one, other in zip(job, wf.explain(FITTED.predict_proba, rows, table), strict=True):
+        np.testing.assert_allclose(one.scores, other.scores, rtol=1e-6)
+    with pytest.raises(BadInput, match="describe them"):
+        wf.explain_dataset(FITTED.predict_proba, rows, out=tmp_path / "other")
 
 
 def test_numbers_reach_the_function_as_they_were_given() -> None:

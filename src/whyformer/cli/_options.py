@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from whyformer.cli._input import (
     PICTURES,
     check_out,
     inputs_from,
+    load_table,
     made_by,
     number_or_word,
     options_from,
@@ -104,6 +106,13 @@ def _argument(kind: Any, metavar: str, words: str, default: Any = REQUIRED, show
     return Annotated[hint, typer.Argument(metavar=metavar, help=words, **settings)], default
 
 
+def _announced(model: str | None) -> str | None:
+    """Write a line on a terminal before torch and the model are loaded, which takes seconds."""
+    if sys.stderr.isatty():
+        typer.echo("Loading the model …", err=True)
+    return model
+
+
 def _file(flag: str, words: str, endings: tuple[str, ...]) -> tuple[Any, Any]:
     """Return the option of a file to write, with one of these endings."""
     return _option(Path, f"{flag} FILE", words, dir_okay=False, callback=lambda value: check_out(value, endings, flag))
@@ -114,7 +123,7 @@ _FOLDER = "Folder or hub name."
 _PREDICTION = "the prediction"
 _text, _texts, _number, _path = (partial(_option, kind) for kind in (str, list[str], int, Path))
 _flag = partial(_option, bool, default=False)
-_model = partial(_text, "--model NAME")
+_model = partial(_text, "--model NAME", callback=_announced, is_eager=True)  # before options whose checks import torch
 _methods = partial(_texts, "--method -m NAME", callback=known_methods)
 _target = partial(_text, "--target -t CLASS", shown=_PREDICTION)
 
@@ -125,6 +134,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         list[str], "TEXT...", "Texts (image files for an image model); '-' reads lines from stdin.", None
     ),
     "texts": _argument(list[str], "TEXT", "Texts; '-' reads one per line from stdin.", None),
+    "pair": _texts("--pair TEXT", "Second text, for models of two texts (cross-encoders); repeatable."),
     "texts/pair": _argument(list[str], "TEXT", "Questions, captions or prompts about the image."),
     "text": _text("--text TEXT", "Text to run the model on.", "The quick brown fox jumps over the lazy dog"),
     "text/prompt": _argument(str, "TEXT", "The prompt; '-' reads it from stdin."),
@@ -163,12 +173,12 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "model/attention": _model(_FOLDER, shown="the shipped sentiment model; for colours, the model of cats and dogs"),
     "model/batch": _model(
-        "Folder or hub name; for tables also file.py:function that returns model and Table.",
+        "Folder or hub name, or file.py:function that returns model and processor (Table).",
         shown="the shipped sentiment model",
     ),
     "model/serve": _texts(
         "--model NAME",
-        "Folder or hub name; for tables also file.py:function; repeatable.",
+        "Folder or hub name, or file.py:function; repeatable.",
         shown="the shipped models",
     ),
     "trust_remote_code": _flag(
@@ -420,11 +430,11 @@ class CommandArguments(SimpleNamespace):
         """Load the model of --model and its processor."""
         return load(kind, self.model, self.trust_remote_code)
 
-    def load_any(self, shipped: str = "text") -> tuple[Any, Any, str]:
+    def load_any(self, shipped: str = "text", tables: bool = False) -> tuple[Any, Any, str]:
         """Load the model of --model, else a shipped one: model, processor, and the kind of its inputs."""
         if self.model is None:
             return *load(shipped, None), "text" if shipped == "text" else "image"
-        return load_any(self.model, self.trust_remote_code)
+        return load_any(self.model, self.trust_remote_code, tables=tables)
 
     def load_with_inputs(self, command: str, demo: bool = True) -> tuple[Any, Any, list[Any]]:
         """Return model, processor and inputs; ``demo``: without texts, the sentences of the demo."""
@@ -487,8 +497,7 @@ MISFITS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # kind of comma
         lambda model: not compares_texts(model, ("", "")),
         "is a MODEL: it has a head, which classifies both texts together instead of comparing them. Give an "
         "encoder without a head (a SentenceTransformer, or what AutoModel.from_pretrained(…).save_pretrained(…) "
-        "writes). For a classifier of pairs, use Python: whyformer.explain(model, (first, second), "
-        "processor=tokenizer).",
+        "writes). For a classifier of pairs: whyformer explain text FIRST --pair SECOND.",
     ),
 )
 
@@ -518,11 +527,6 @@ def load(kind: str, name: str | None, trusted: bool = False) -> tuple[Any, Any]:
         return model, checkpoint.processor(*PROCESSOR.get("pair" if reads_images else kind, TOKENIZER))
 
 
-def is_table(name: str) -> bool:
-    """Return whether this is a saved tabular model, or a function that returns model and Table."""
-    return (Path(name) / "table.json").is_file() or is_function(name)
-
-
 def is_function(name: str) -> bool:
     """Return whether a name is that of a function which makes the model: file.py:function."""
     return ":" in name and not Path(name).exists()
@@ -534,22 +538,24 @@ def _made(name: str) -> tuple[Any, Any]:
     return made if isinstance(made, tuple) and len(made) == 2 else (made, None)
 
 
-def load_any(name: str, trusted: bool = False, pickles: bool = True) -> tuple[Any, Any, str]:
-    """Return model, processor and the kind of inputs: "text", "image", "pair", "regions" or "sound".
+def load_any(name: str, trusted: bool = False, pickles: bool = True, tables: bool = False) -> tuple[Any, Any, str]:
+    """Return model, processor and the kind of inputs: "text", "image", "pair", "regions", "sound", or "table".
 
-    ``pickles=False``: weights are read from safetensors files only.
+    ``pickles=False``: weights are read from safetensors files only. ``tables``: models of tables are accepted.
     """
-    model, processor = _made(name) if is_function(name) else (None, None)
-    if model is not None and not hasattr(processor, "categorical"):
+    if is_function(name) or (Path(name) / "table.json").is_file():
+        from whyformer.inputs.table_schema import Table
         from whyformer.run.session import LoadedModel
 
+        model, processor = _made(name) if is_function(name) else load_table(name)
+        table = isinstance(processor, Table)
+        if table and not tables:
+            raise BadInput(
+                f"{name!r} is a model of tables, and this command takes texts, images and sound. For tables: whyformer "
+                "explain table, batch and serve; in Python also whyformer.compare, check and recommend."
+            )
         loaded = LoadedModel(model, processor)
-        return loaded.model, loaded.processor, kind_of(loaded.model) or "text"
-    if is_table(name):
-        raise BadInput(
-            f"{name!r} is a model of tables, and this command takes texts, images and sound. For tables: whyformer "
-            "explain table, batch and serve; in Python also whyformer.compare, check and recommend."
-        )
+        return loaded.model, loaded.processor, "table" if table else kind_of(loaded.model) or "text"
     checkpoint = _checkpoint(name, trusted)
     with quiet():
         model = checkpoint.model(headless=True, pickles=pickles)

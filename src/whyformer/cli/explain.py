@@ -139,7 +139,7 @@ def _refuse_both(asked: CommandArguments) -> None:
 
 
 @takes(
-    "texts file model trust_remote_code method target/explain versus scalar option units by batch_size memory "
+    "texts pair file model trust_remote_code method target/explain versus scalar option units by batch_size memory "
     "seed/explain passes one_scale specials out/explain report json/explain"
 )
 def text(asked: CommandArguments) -> None:
@@ -153,8 +153,12 @@ def text(asked: CommandArguments) -> None:
       whyformer explain text "Not bad" "So boring" --report report.html
       cat reviews.txt | whyformer explain text - --json
       whyformer explain text --file reviews.txt --model my-bert/
+      whyformer explain text "Who wrote it?" --pair "Ann Lee wrote it." \\
+          --model my-cross-encoder/
     """
-    raw = read.texts_from(asked.texts or [], asked.file)
+    raw: list[Any] = read.texts_from(asked.texts or [], asked.file)
+    if asked.pair:
+        raw = [(first, second) for first in raw for second in asked.pair]
     explainer = asked.explainer("text")
     explained = asked.explain(explainer, raw)
     _finish(explainer, raw, explained, asked, by=asked.by or "token", views=written(explained))

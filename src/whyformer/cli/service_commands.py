@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from whyformer.cli._input import load_table
-from whyformer.cli._options import CommandArguments, is_table, load, load_any, takes
+from whyformer.cli._options import CommandArguments, load, load_any, takes
 from whyformer.cli._results import deliver, say_written
 from whyformer.extras import SHIPPED, require
 from whyformer.files import quiet
@@ -47,10 +46,7 @@ def batch(asked: CommandArguments) -> None:
     from whyformer.jobs.source import rows_of
 
     rows_of(asked.source)  # raises for unreadable files before a model is loaded
-    if asked.model is not None and is_table(asked.model):
-        model, processor = load_table(asked.model)
-    else:
-        model, processor, _ = asked.load_any()
+    model, processor, _ = asked.load_any(tables=True)
     shown: Any = "json" if asked.log else False if asked.quiet else None
     try:
         dataset = explain_dataset(model, asked.source, out=asked.out, processor=processor, progress=shown, **options)
@@ -87,10 +83,7 @@ def learn(asked: CommandArguments) -> None:
     from whyformer.learned.learning import learn as run
 
     rows = rows_of(asked.source)  # what cannot be read is refused before a model is loaded
-    if asked.model is not None and is_table(asked.model):
-        model, processor = load_table(asked.model)
-    else:
-        model, processor, _ = asked.load_any()
+    model, processor, _ = asked.load_any(tables=True)
     columns = RowFields(rows, asked.column or None, None, processor)
     contents = map(columns.content, rows.read())
     readable = [content for content in contents if not isinstance(content, Unreadable)]
@@ -173,16 +166,14 @@ def proxy(asked: CommandArguments) -> None:
 
 
 def served_model(name: str) -> ServedModel:
-    """Load a model of --model: a folder, a name on the hub, or a function that returns model and Table."""
+    """Load a model of --model: a folder, a name on the hub, or a function that returns model and processor."""
     from whyformer.serve.models import ServedModel, kind_of
     from whyformer.verbs import Explainer
 
     short = Path(name).name or name  # clients do not see the path of a folder
-    if is_table(name):
-        return ServedModel(short, "table", Explainer(*load_table(name)))
     if (Path(name) / "1_Pooling").is_dir():  # a SentenceTransformer, which has its own pooling
         return ServedModel(short, "similarity", Explainer(*load("encoder", name)))
-    model, processor, kind = load_any(name)
+    model, processor, kind = load_any(name, tables=True)
     explainer = Explainer(model, processor)
     return ServedModel(short, kind_of(explainer, kind), explainer)
 

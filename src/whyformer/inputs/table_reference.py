@@ -7,7 +7,6 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from whyformer.inputs.table_schema import Columns, Table, numbers_of
 from whyformer.registry import PASSES
@@ -114,6 +113,8 @@ def _ranks(table: Table, columns: Columns, name: str) -> Array:
     """Return the ranks of numbers; of categories, their codes."""
     if name in table.categorical:
         return np.array([table.codes[name][value] for value in columns[name].tolist()], dtype=float)
+    from scipy.stats import rankdata  # about half a second, which other inputs need not wait for
+
     return np.asarray(rankdata(numbers_of(name, columns[name])), dtype=float)
 
 

@@ -192,7 +192,10 @@ class RowFields:
             return columns[0]
         likely = [name for name in INPUT_COLUMNS if name in columns]
         if not likely:
-            raise BadInput(f"the column of the input is not clear: give column=…, one of {', '.join(columns)}.")
+            raise BadInput(
+                f"the column of the input is not clear: give column=…, one of {', '.join(columns)}; for a model or a "
+                "function of whole rows, describe them, processor=wf.Table(numerical=[…], reference=rows)."
+            )
         return likely[0]
 
     def name(self, row: Any) -> str:
