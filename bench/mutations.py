@@ -118,7 +118,7 @@ MUTATIONS = (
     # Attention maps
     Mutation(
         "chat-share-of-any-answer",
-        "inputs/chat_server.py",
+        "inputs/completions.py",
         "        return math.fsum(matches) / len(matches)\n",
         "        return max(matches)\n",
         "tests/inputs/test_chat_server.py",
@@ -139,7 +139,7 @@ MUTATIONS = (
     ),
     Mutation(
         "chat-budget-unchecked",
-        "inputs/chat_server.py",
+        "inputs/completions.py",
         "        if answers > self.budget:\n",
         "        if answers > self.budget and self.sampled:\n",
         "tests/inputs/test_chat_server.py -k budget",
@@ -389,7 +389,7 @@ MUTATIONS = (
     ),
     Mutation(
         "attn_lrp_plan_unchecked",
-        "capture/lrp/plan.py",
+        "run/traced.py",
         "if func is not function and func != function:",
         "if function is None:",
         "tests/methods/test_relevance_propagation.py -k leaves",
@@ -425,13 +425,13 @@ MUTATIONS = (
     Mutation(
         "attn_lrp_decays_of_a_scan",
         GRADIENTS,
-        "    **dict.fromkeys(recurrent.FACTORS, scan_factor),\n",
+        "    **dict.fromkeys(FACTORS, scan_factor),\n",
         "",
         "tests/methods/test_recurrent_layers.py",
     ),
     Mutation(
         "attn_lrp_keys_of_a_scan",
-        "capture/lrp/recurrent.py",
+        "capture/lrp/elementwise.py",
         "return (0, 1) if sizes[0] == sizes[1] == key else ()",
         "return ()",
         "tests/methods/test_recurrent_layers.py",
@@ -817,7 +817,7 @@ MUTATIONS = (
     ),
     Mutation(
         "proxy_waits_for_explanations",
-        "proxy/citing.py",
+        "proxy/relay.py",
         "await job.ended(self.seconds)",
         "await job.ended(3600)",
         "tests/proxy/test_proxy.py -k 'too_long'",
@@ -831,7 +831,7 @@ MUTATIONS = (
     ),
     Mutation(
         "telemetry_names_documents",
-        "proxy/telemetry.py",
+        "proxy/chat.py",
         '[names.index(source["document"]) for source in sources]',
         '[source["document"] for source in sources]',
         "tests/proxy/test_telemetry.py -k without_its_texts",

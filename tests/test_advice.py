@@ -147,7 +147,7 @@ EXCUSED = {
     ("cli/demo.py", "whyformer explain"): "a command to copy, which the demo has just run",
     ("cli/catalogues.py", "shap package"): "a library",
     ("cli/catalogues.py", "whyformer methods generic_attention"): "how the command is written",
-    ("other_names.py", ""): "the same method under another name, not one to turn to",
+    ("errors.py", ""): "the same method under another name, not one to turn to",
     ("evaluate/candidate.py", "has no method"): "how a method is written",
     ("registry.py", "pass a name such as"): "how a method is written",
     ("tables/", "method='input_x_gradient'"): "the other method of explain_in_context, which reads no attention",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whyformer.errors import UnknownName
-from whyformer.other_names import METHODS, METRICS, spelling
+from whyformer.errors import METHODS_ELSEWHERE, METRICS_ELSEWHERE, UnknownName, spelling
 from whyformer.registry import get_method, get_metric, list_methods, list_metrics
 
 SPELLED = {  # the same letters: ours is meant
@@ -71,7 +70,7 @@ def test_metrics_too(name: str, words: str) -> None:
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize(("table", "known"), [(METHODS, list_methods()), (METRICS, list_metrics())])
+@pytest.mark.parametrize(("table", "known"), [(METHODS_ELSEWHERE, list_methods()), (METRICS_ELSEWHERE, list_metrics())])
 def test_the_tables_lead_to_what_is_registered(table: dict[str, tuple[str, str]], known: dict[str, object]) -> None:
     assert {ours for ours, _ in table.values()} <= set(known)
     assert all(name == spelling(name) for name in table), "written as names are compared"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from whyformer.evaluate.recommend import recommend as recommend
     from whyformer.evaluate.recommendation import Recommendation as Recommendation
     from whyformer.heads.importance import head_importance as head_importance
-    from whyformer.inputs.chat_server import ChatServer as ChatServer
+    from whyformer.inputs.completions import ChatServer as ChatServer
     from whyformer.inputs.completions import CompletionServer as CompletionServer
     from whyformer.inputs.table_schema import Standardize as Standardize
     from whyformer.inputs.table_schema import Table as Table
@@ -86,8 +86,7 @@ _HOMES = {
         "evaluate.recommend": "recommend",
         "evaluate.recommendation": "Recommendation",
         "heads.importance": "head_importance",
-        "inputs.chat_server": "ChatServer",
-        "inputs.completions": "CompletionServer",
+        "inputs.completions": "ChatServer CompletionServer",
         "inputs.table_schema": "Standardize Table",
         "jobs.dataset": "ExplainedDataset",
         "jobs.job": "explain_dataset",

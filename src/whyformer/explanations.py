@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whyformer.engines.attention.chain import NotFoldable
-from whyformer.engines.perturbation.unscored import remarks_about_unscored, require_moved
+from whyformer.engines.perturbation.variants import remarks_about_unscored, require_moved
 from whyformer.errors import AmbiguousLayout, BadInput, CaptureError, MixedInputs, ModelFailed, NotOffered, NotOverUnits
 from whyformer.estimates import folding
 from whyformer.inputs.base import Modality

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from whyformer.brief import brief, several
-from whyformer.errors import BadInput, UnknownName
-from whyformer.other_names import METHODS, METRICS
+from whyformer.errors import METHODS_ELSEWHERE, METRICS_ELSEWHERE, BadInput, UnknownName
 from whyformer.parameters import Named, checked, checked_options
 
 # What explains when no method is named: by measured faithfulness (docs/reports/frontier.md), free methods first.
@@ -244,7 +243,7 @@ def get_method(name: str | Named) -> Method:
         return _learned(name)
     _load("methods", "whyformer.methods")
     if name not in _METHODS:  # asked in every explain: the sorted catalogue is made for the error alone
-        raise UnknownName("method", name, list_methods(), elsewhere=METHODS)
+        raise UnknownName("method", name, list_methods(), elsewhere=METHODS_ELSEWHERE)
     return _METHODS[name]
 
 
@@ -321,7 +320,7 @@ def get_metric(name: str) -> Metric:
         raise BadInput(f"metric is a {type(name).__name__}; pass a name such as 'comprehensiveness', or a list.")
     known = list_metrics()
     if name not in known:
-        raise UnknownName("metric", name, known, elsewhere=METRICS)
+        raise UnknownName("metric", name, known, elsewhere=METRICS_ELSEWHERE)
     return known[name]
 
 

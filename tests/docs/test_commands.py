@@ -14,8 +14,8 @@ import pytest
 
 from tests.proxy.upstream import Upstream, proxy
 from tests.serve.served import running, served
+from whyformer.proxy.chat import NOT_SET_UP
 from whyformer.proxy.relay import application as relayed
-from whyformer.proxy.telemetry import NOT_SET_UP
 from whyformer.serve.app import application
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from tests.views.samples import still
 from whyformer.errors import BadInput, ModelFailed, NotAllowed, NotOffered
 from whyformer.evidence import ABOUT_95, difference_interval, share_interval
 from whyformer.inputs import connection
-from whyformer.inputs.chat_server import exact, f1
+from whyformer.inputs.completions import exact, f1
 
 PROMPT = "Paris is the capital. It has a river. Cats sleep. Which city?"
 CHANCES = {"Paris": 0.6, "river": 0.3}

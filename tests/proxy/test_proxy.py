@@ -38,11 +38,10 @@ from tests.proxy.upstream import (
 from tests.support import completions, language
 from whyformer.cli.main import app
 from whyformer.errors import BadInput
-from whyformer.proxy import citing as citing_module
 from whyformer.proxy import relay
+from whyformer.proxy import relay as relay_module
 from whyformer.proxy.chat import question_of, read_request
-from whyformer.proxy.citing import Citing
-from whyformer.proxy.relay import Proxy, application
+from whyformer.proxy.relay import Citing, Proxy, application
 from whyformer.serve.safety import LARGEST_UPLOAD
 
 CHAT = "/v1/chat/completions"
@@ -52,8 +51,8 @@ PLAIN = {key: value for key, value in ASKED.items() if key != "whyformer"}
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Explanations go on when this is set, or after 20 seconds."""
-    go, real = threading.Event(), citing_module.cite
-    monkeypatch.setattr(citing_module, "cite", lambda *given, **options: go.wait(20) and real(*given, **options))
+    go, real = threading.Event(), relay_module.cite
+    monkeypatch.setattr(relay_module, "cite", lambda *given, **options: go.wait(20) and real(*given, **options))
     yield go
     go.set()
 
@@ -210,7 +209,7 @@ def test_a_failure_is_said_in_the_field_and_the_answer_is_whole(monkeypatch: pyt
     def broken(*given: Any, **options: Any) -> Any:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(citing_module, "cite", broken)
+    monkeypatch.setattr(relay_module, "cite", broken)
     rest, added = split(ask(Upstream()).content)
     assert rest == WHOLE and added == {"error": "RuntimeError: out of memory", "reason": "failed"}
     streamed = ask(streaming(), ASKED | {"stream": True}).content

@@ -10,8 +10,8 @@ import pytest
 from opentelemetry import trace
 
 from tests.proxy.upstream import ANSWER, ASKED, DOCUMENTS, EVENTS, QUESTION, WHOLE, Upstream, ask, split, streaming
-from whyformer.proxy import telemetry
-from whyformer.proxy.telemetry import Telemetry
+from whyformer.proxy import chat
+from whyformer.proxy.chat import Telemetry
 
 URL = "http://up.example:8000"
 PRIVATE = [QUESTION, ANSWER, *DOCUMENTS, *DOCUMENTS.values(), "paris", "capital", "atlas"]
@@ -124,7 +124,7 @@ def test_a_span_that_cannot_be_written_does_not_cost_the_answer(monkeypatch: pyt
             raise RuntimeError("full")
 
     logged: list[str] = []
-    monkeypatch.setattr(telemetry.log, "exception", logged.append)
+    monkeypatch.setattr(chat.log, "exception", logged.append)
     told = ask(Upstream(), telemetry=Telemetry(URL, False, Broken()))
     assert split(told.content)[0] == WHOLE and logged == ["the span of a completion was not written"]
 

@@ -11,8 +11,7 @@ import httpx
 from starlette.testclient import TestClient
 
 from tests.support import language
-from whyformer.proxy.citing import Citing
-from whyformer.proxy.relay import Proxy, application
+from whyformer.proxy.relay import Citing, Proxy, application
 
 ANSWER = "it is paris . the cat sat on the mat ."
 QUESTION = "what is the capital of france ?"

@@ -337,7 +337,7 @@ class Plans:
 
     plans: dict[Kind, Plan] = field(default_factory=dict)
     misses: Counter[Kind] = field(default_factory=Counter)
-    of_rules: dict[Any, Any] = field(default_factory=dict)  # steps by kind of pass: lrp/plan.py; (): none any more
+    of_rules: dict[Any, Any] = field(default_factory=dict)  # steps by kind of pass: run/traced.py; (): none any more
     # Lookups are found without a function mode: all in the weight of one table, or none at all. None: not known yet.
     modeless: bool | None = None
 

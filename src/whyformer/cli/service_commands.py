@@ -142,9 +142,8 @@ def proxy(asked: CommandArguments) -> None:
       whyformer proxy --server http://localhost:8000 --model my-llm/ --all
     """
     require("fastapi", "uvicorn", "httpx", *(["opentelemetry"] if asked.trace else []), why="whyformer proxy")
-    from whyformer.proxy.citing import Citing
-    from whyformer.proxy.relay import Proxy, run
-    from whyformer.proxy.telemetry import NOT_SET_UP, Telemetry
+    from whyformer.proxy.chat import NOT_SET_UP, Telemetry
+    from whyformer.proxy.relay import Citing, Proxy, run
     from whyformer.serve.safety import token_for
 
     if asked.trace_content and not asked.trace:

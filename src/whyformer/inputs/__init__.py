@@ -6,6 +6,6 @@ processor), ``batch.py``, ``decoding.py``, ``units.py``, ``output.py`` (logits a
 ``answers.py``, ``thoughts.py``, ``language.py``, ``exchanges.py``, ``multi_input.py``, ``image.py``, ``detection.py``,
 ``image_text.py``, ``audio.py``, ``table_schema.py``, ``table.py``, ``table_model.py``, ``table_reference.py``,
 ``tensors.py``, ``video_and_series.py``; functions and models behind an API: ``predict_functions.py``, ``prompt.py``,
-``completions.py``, ``chat_server.py``, ``connection.py``; prompts with images: ``vision_language.py``, ``scenes.py``,
-``media.py``, ``regions.py``.
+``completions.py``, ``connection.py``; prompts with images: ``vision_language.py``, ``scenes.py``,
+``media.py``.
 """

@@ -25,8 +25,7 @@ from whyformer.inputs.decoding import Decoding
 from whyformer.inputs.exchanges import answered, without_end
 from whyformer.inputs.families import continues_text, is_media, is_video
 from whyformer.inputs.multi_input import StreamsInput, fitting, require_known
-from whyformer.inputs.regions import with_regions
-from whyformer.inputs.scenes import Scene, open_video, scene_of, without_media
+from whyformer.inputs.scenes import Scene, open_video, scene_of, with_regions, without_media
 from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.tokens import bare

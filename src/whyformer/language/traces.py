@@ -32,7 +32,7 @@ from whyformer.results.codec import Float64
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Cost
-from whyformer.views.trace_view import trace_view
+from whyformer.views.several import trace_view
 from whyformer.views.view import view_of
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from whyformer.evaluate.games import Games, games_of
 from whyformer.explainer import CoreExplainer, Segments
 from whyformer.heads.importance import head_importance
 from whyformer.learned.certificate import certify
-from whyformer.learned.features import UnitFeatures, features_of, head_counts, refuse
-from whyformer.learned.learned import Learned, fingerprint_of
+from whyformer.learned.learned import Learned, UnitFeatures, features_of, fingerprint_of, head_counts, refuse
 from whyformer.learned.network import Example, ExampleTable, Network, drawn_masks, known_errors, removal_error, trained
 from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.loan.digests import versions

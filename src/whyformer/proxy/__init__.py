@@ -1,7 +1,6 @@
 """whyformer proxy: pass chat completions on to a server, and add citations to them.
 
-``chat.py`` reads requests and replies · ``citing.py`` computes the citations · ``telemetry.py`` writes spans ·
-``relay.py`` connects them.
+``chat.py`` reads requests and replies, and writes spans · ``relay.py`` connects them, and computes the citations.
 """
 
 from whyformer.extras import require

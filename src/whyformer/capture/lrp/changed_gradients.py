@@ -14,8 +14,16 @@ from torch.overrides import TorchFunctionMode
 from whyformer.capture import functions as fn
 from whyformer.capture.functions import Args, Function, Kwargs, in_model, plain_name, sdpa_operands, tensors_in
 from whyformer.capture.leaves import Gaps, nodes_behind, unruled_text
-from whyformer.capture.lrp import recurrent
-from whyformer.capture.lrp.elementwise import BENDS, Elementwise, carrying
+from whyformer.capture.lrp.elementwise import (
+    BENDS,
+    FACTORS,
+    PIECES,
+    Elementwise,
+    carrying,
+    constant_pieces,
+    scanning_layer,
+    without,
+)
 from whyformer.capture.site import OffPlan
 from whyformer.capture.trail import Notes
 
@@ -298,15 +306,15 @@ def scan_factor(rules: Rules, func: Function, args: Args, kwargs: Kwargs) -> Any
 
 def scan_pieces(rules: Rules, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """So are B and C, or queries and keys."""
-    layer = recurrent.scanning_layer()
-    constants = () if layer is None else recurrent.constant_pieces(layer, args, kwargs)
+    layer = scanning_layer()
+    constants = () if layer is None else constant_pieces(layer, args, kwargs)
     out = func(*args, **kwargs)
-    return recurrent.without(out, constants) if constants else out
+    return without(out, constants) if constants else out
 
 
 IN_A_SCAN: dict[str, Rule] = {
-    **dict.fromkeys(recurrent.FACTORS, scan_factor),
-    **dict.fromkeys(recurrent.PIECES, scan_pieces),
+    **dict.fromkeys(FACTORS, scan_factor),
+    **dict.fromkeys(PIECES, scan_pieces),
 }
 
 # Where it depends on what the operands are: functions that return the rule.
@@ -349,7 +357,7 @@ class GradientRules(TorchFunctionMode):
         self.gaps = Gaps()
         self.detached = Notes[bool]()  # made of the input with gradients off, by the model
         self.cut: list[Tensor] = []  # copies of those that were added to what carries relevance: their share is lost
-        self.steps: list[Step] = []  # functions of the model, in their order (plan.py)
+        self.steps: list[Step] = []  # functions of the model, in their order (run/traced.py)
         self.plannable = True
 
     def __exit__(self, *exc: Any) -> None:
@@ -387,7 +395,7 @@ class GradientRules(TorchFunctionMode):
                         self.detached.put(tensor, True)
             return out
         rule, choose = RULES.get(name), CHOSEN.get(name)
-        if name in IN_A_SCAN and recurrent.scanning_layer() is not None:
+        if name in IN_A_SCAN and scanning_layer() is not None:
             rule, choose, self.plannable = IN_A_SCAN[name], None, False
         if rule is None and choose is None:
             if detached:

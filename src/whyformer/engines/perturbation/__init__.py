@@ -2,5 +2,5 @@
 
 ``players.py`` which parts are masked together, and their order by score · ``variants.py`` the masked tensors ·
 ``game.py`` the score of each variant, computed once; variants of a prompt share its beginning · ``regression.py``
-Shapley values from these scores · ``unscored.py`` what of the value no score stands for.
+Shapley values from these scores.
 """
