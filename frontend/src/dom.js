@@ -50,6 +50,19 @@ export function tick(words, ticked, change) {
   return element("label", { class: "wf-tick" }, box, words);
 }
 
+/**
+ * A slider with its name.
+ * @param {string} name
+ * @param {[number, number, number]} range lowest and highest value, and the step
+ * @param {number} value
+ * @param {(value: number) => void} change
+ */
+export function slider(name, [low, high, step], value, change) {
+  const input = element("input", { type: "range", min: low, max: high, step, value, "aria-label": name });
+  input.addEventListener("input", () => change(Number(input.value)));
+  return element("label", { class: "wf-slide" }, name, input);
+}
+
 // In two halves: a page may not hold an address, which it would seem to fetch.
 export const SVG_SPACE = ["ht", "tp://www.w3.org/2000/svg"].join("");
 

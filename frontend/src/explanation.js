@@ -2,7 +2,7 @@
 import { ORDERS, barsOf } from "./bars.js";
 import { classesOf } from "./classes.js";
 import { entriesOf, isFolded, nounOf, number, percent, pluralOf, scaleOf, scoreOf } from "./data.js";
-import { chooser, element, tick } from "./dom.js";
+import { chooser, element, slider, tick } from "./dom.js";
 import { awayOf, badgeOf, blanking, evidenceState, howToTrust } from "./evidence.js";
 import { copyImage } from "./image.js";
 import { legendLine } from "./legend.js";
@@ -187,13 +187,13 @@ export function explanationOf(data, ask = null) {
       }
     }
     if (units.grid) {
-      if (data.picture) tools.append(slider("overlay", 0, 100, 60, (value) => state.set({ opacity: value / 100 })));
-      tools.append(slider("zoom", 1, 6, 1, (value) => state.set({ zoom: value })), tick("smooth", false, (smooth) => state.set({ smooth })));
+      if (data.picture) tools.append(slider("overlay", [0, 100, 5], 60, (value) => state.set({ opacity: value / 100 })));
+      tools.append(slider("zoom", [1, 6, 0.5], 1, (value) => state.set({ zoom: value })), tick("smooth", false, (smooth) => state.set({ smooth })));
     }
     const deepest = Math.max(...maps.map((map) => map.layers?.length ?? 0));
     if (deepest) {
       const words = element("output", {}, "all layers");
-      tools.append(slider("layer", -1, deepest - 1, -1, (value) => {
+      tools.append(slider("layer", [-1, deepest - 1, 1], -1, (value) => {
         words.textContent = value < 0 ? "all layers" : `layer ${value}`;
         state.set({ layer: value });
       }), words);
@@ -239,11 +239,4 @@ function legendOf(map, scale, overImage, shares) {
 /** @param {string} title @param {HTMLElement} inner */
 function titled(title, inner) {
   return element("figure", { class: "wf-titled" }, element("figcaption", {}, title), inner);
-}
-
-/** @param {string} name @param {number} low @param {number} high @param {number} value @param {(value: number) => void} change */
-function slider(name, low, high, value, change) {
-  const input = element("input", { type: "range", min: low, max: high, step: high - low > 20 ? 5 : name === "zoom" ? 0.5 : 1, value, "aria-label": name });
-  input.addEventListener("input", () => change(Number(input.value)));
-  return element("label", { class: "wf-slide" }, name, input);
 }

@@ -2,7 +2,7 @@
 import { linesBetween, MOST_JOINED } from "./attention_lines.js";
 import { colourOf, css, inkOn, paintScores } from "./color.js";
 import { number, numbersOf } from "./data.js";
-import { chooser, element } from "./dom.js";
+import { chooser, element, slider } from "./dom.js";
 import { link } from "./linked.js";
 import { matrixOf } from "./matrix.js";
 import { stateOf } from "./state.js";
@@ -52,6 +52,7 @@ export function headsOfRecord(data) {
     buttons.flat().forEach((button) => { button.tabIndex = -1; button.setAttribute("aria-pressed", "false"); });
     buttons[s][h].tabIndex = 0;
     buttons[s][h].setAttribute("aria-pressed", "true");
+    layers.querySelector("input").value = String(s);
     if (focus) buttons[s][h].focus();
     drawLarge();
   }
@@ -111,7 +112,10 @@ export function headsOfRecord(data) {
     const s = Math.max(0, Math.min(buttons.length - 1, site + down));
     choose(s, Math.max(0, Math.min(buttons[s].length - 1, head + right)), true);
   });
-  const tools = element("div", { class: "wf-tools", role: "toolbar", "aria-label": "controls" },
+  /** Moves through the layers at the chosen head. */
+  const layers = slider("layer", [0, buttons.length - 1, 1], 0, (s) => choose(s, Math.min(head, buttons[s].length - 1)));
+  layers.hidden = buttons.length === 1;
+  const tools = element("div", { class: "wf-tools", role: "toolbar", "aria-label": "controls" }, layers,
     chooser("colour scale", [["shared", "one scale"], ["own", "own scales"]], () => (shared ? "shared" : "own"), (value) => {
       shared = value === "shared";
       paintSmall();

@@ -67,6 +67,10 @@ def test_heads_are_chosen_and_their_words_coloured(browser: Browser, tmp_path: P
     strongest = "getComputedStyle(document.querySelector(\".wf-token[data-units='39']\")).backgroundColor"
     assert browser.does(strongest) == "rgb(33, 102, 172)"
     assert browser.text(".wf-row-of .wf-label") == "t39"
+    layer = "document.querySelector('input[aria-label=layer]')"
+    assert browser.does(f"[{layer}.value, {layer}.max]") == ["1", "1"]
+    slide(browser, "input[aria-label=layer]", 0)
+    assert browser.text(".wf-head-large h3") == "layer 0, head 1"
 
 
 def test_lines_join_tokens_and_hovering_one_leaves_its_own(browser: Browser, tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_nothing_found_is_a_sentence_on_the_page(browser: Browser, tmp_path: Pat
 
 
 def test_standard_errors_layers_and_text_outside_all_units(browser: Browser, tmp_path: Path) -> None:
-    layers = np.zeros((3, 12, 12), np.float32)
+    layers = np.zeros((30, 12, 12), np.float32)
     layers[2, 0, 4] = 1
     errors = np.where(np.arange(12) == 3, 0.05, 0).astype(np.float32)
     units = replace(samples.text().units, text=samples.TEXT + " and a long rest that was cut off")
@@ -183,6 +183,7 @@ def test_standard_errors_layers_and_text_outside_all_units(browser: Browser, tmp
     (_, end), (low, high) = edges
     assert low < end <= high + 1
     slide(browser, "input[aria-label=layer]", 2)
+    assert browser.text(".wf-tools output") == "layer 2"  # each of many layers can be chosen
     assert browser.does("document.querySelector('.wf-row-of .wf-line')") is None  # the bars say what is read
     browser.does("document.querySelector('.wf-matrix').focus()")
     browser.press("ArrowDown")

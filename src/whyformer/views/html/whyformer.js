@@ -30,6 +30,12 @@ function tick(words, ticked, change) {
   return element("label", { class: "wf-tick" }, box, words);
 }
 
+function slider(name, [low, high, step], value, change) {
+  const input = element("input", { type: "range", min: low, max: high, step, value, "aria-label": name });
+  input.addEventListener("input", () => change(Number(input.value)));
+  return element("label", { class: "wf-slide" }, name, input);
+}
+
 const SVG_SPACE = ["ht", "tp://www.w3.org/2000/svg"].join("");
 
 function drawnShape(tag, attributes, ...children) {
@@ -1497,13 +1503,13 @@ function explanationOf(data, ask = null) {
       }
     }
     if (units.grid) {
-      if (data.picture) tools.append(slider("overlay", 0, 100, 60, (value) => state.set({ opacity: value / 100 })));
-      tools.append(slider("zoom", 1, 6, 1, (value) => state.set({ zoom: value })), tick("smooth", false, (smooth) => state.set({ smooth })));
+      if (data.picture) tools.append(slider("overlay", [0, 100, 5], 60, (value) => state.set({ opacity: value / 100 })));
+      tools.append(slider("zoom", [1, 6, 0.5], 1, (value) => state.set({ zoom: value })), tick("smooth", false, (smooth) => state.set({ smooth })));
     }
     const deepest = Math.max(...maps.map((map) => map.layers?.length ?? 0));
     if (deepest) {
       const words = element("output", {}, "all layers");
-      tools.append(slider("layer", -1, deepest - 1, -1, (value) => {
+      tools.append(slider("layer", [-1, deepest - 1, 1], -1, (value) => {
         words.textContent = value < 0 ? "all layers" : `layer ${value}`;
         state.set({ layer: value });
       }), words);
@@ -1546,12 +1552,6 @@ function legendOf(map, scale, overImage, shares) {
 
 function titled(title, inner) {
   return element("figure", { class: "wf-titled" }, element("figcaption", {}, title), inner);
-}
-
-function slider(name, low, high, value, change) {
-  const input = element("input", { type: "range", min: low, max: high, step: high - low > 20 ? 5 : name === "zoom" ? 0.5 : 1, value, "aria-label": name });
-  input.addEventListener("input", () => change(Number(input.value)));
-  return element("label", { class: "wf-slide" }, name, input);
 }
 
 const MOST_JOINED = 64;  // tokens that have room for their lines
@@ -1646,6 +1646,7 @@ function headsOfRecord(data) {
     buttons.flat().forEach((button) => { button.tabIndex = -1; button.setAttribute("aria-pressed", "false"); });
     buttons[s][h].tabIndex = 0;
     buttons[s][h].setAttribute("aria-pressed", "true");
+    layers.querySelector("input").value = String(s);
     if (focus) buttons[s][h].focus();
     drawLarge();
   }
@@ -1704,7 +1705,9 @@ function headsOfRecord(data) {
     const s = Math.max(0, Math.min(buttons.length - 1, site + down));
     choose(s, Math.max(0, Math.min(buttons[s].length - 1, head + right)), true);
   });
-  const tools = element("div", { class: "wf-tools", role: "toolbar", "aria-label": "controls" },
+  const layers = slider("layer", [0, buttons.length - 1, 1], 0, (s) => choose(s, Math.min(head, buttons[s].length - 1)));
+  layers.hidden = buttons.length === 1;
+  const tools = element("div", { class: "wf-tools", role: "toolbar", "aria-label": "controls" }, layers,
     chooser("colour scale", [["shared", "one scale"], ["own", "own scales"]], () => (shared ? "shared" : "own"), (value) => {
       shared = value === "shared";
       paintSmall();
