@@ -51,7 +51,7 @@ def merged(rows: list[Row]) -> list[Row]:
 
 
 def table(head: list[str], lines: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *lines))
+    return "\n".join("|" + "|".join(line) + "|" for line in (head, ["---"] * len(head), *lines))
 
 
 def by_method(rows: list[Row], methods: dict[str, list[Row]]) -> str:

@@ -1,12 +1,17 @@
-"""Execute examples/first_look.ipynb and save its outputs: ``python -m docs.notebook``.
+"""Execute the notebooks of examples/ and save their outputs: ``python -m docs.notebook``.
 
-The notebook keeps each result as a picture, which every viewer draws: GitHub, and Jupyter before a notebook is trusted,
-leave out frames. The interactive pages are stored for the site; script and style, the same on every page, once.
-``--check`` fails where a cell was changed since. Tests execute the notebook on few inputs and compare the results.
+``lecture`` executes that one alone; ``lecture prose`` takes over its outputs where no code was changed.
+
+A notebook keeps each result as a picture, which every viewer draws: GitHub, and Jupyter before a notebook is trusted,
+leave out frames. The interactive pages of first_look.ipynb are stored for the site; script and style, the same on every
+page, once. lecture.ipynb is made from the page docs/start/lecture.md, whose pictures are the outputs of its cells.
+``--check`` fails where a cell was changed since. Tests execute first_look.ipynb on few inputs and compare the results;
+the blocks of the page are run like those of other pages.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -18,6 +23,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 NOTEBOOK = ROOT / "examples" / "first_look.ipynb"
 STORED = ROOT / "docs" / "images" / "first_look.json"
+LECTURE, PAGE = ROOT / "examples" / "lecture.ipynb", ROOT / "docs" / "start" / "lecture.md"
 SHARED = {
     "script": re.compile(r'<script type="module">.*?</script>', re.DOTALL),
     "style": re.compile(r"<style>.*?</style>", re.DOTALL),
@@ -54,12 +60,11 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def executed() -> Any:
+def executed(notebook: Any) -> Any:
     """The notebook with its outputs: pages, pictures and text."""
     import nbformat
     from nbclient import NotebookClient
 
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
     metadata = dict(notebook.metadata)
     notebook.cells.insert(0, nbformat.v4.new_code_cell(PICTURES))
     NotebookClient(notebook, timeout=600, kernel_name="python3", record_timing=False).execute()
@@ -85,15 +90,94 @@ def pages(notebook: Any) -> dict[str, Any]:
 
 def save(notebook: Any) -> None:
     """Write the pages for the site, and the notebook with a picture in place of each page."""
+    STORED.write_text(json.dumps(pages(notebook), ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+    write(notebook, NOTEBOOK)
+
+
+def write(notebook: Any, path: Path) -> None:
+    """Write a notebook with pictures and text in place of pages."""
     import nbformat
 
-    STORED.write_text(json.dumps(pages(notebook), ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
     for number, cell in enumerate(cell for cell in notebook.cells if cell.cell_type == "code"):
         cell.execution_count = number + 1
         for output in cell.outputs:
-            output.execution_count = number + 1
-            output.data.pop("text/html", None)
-    nbformat.write(notebook, NOTEBOOK)
+            if output.output_type == "execute_result":
+                output.execution_count = number + 1
+                output.data.pop("text/html", None)
+    nbformat.write(notebook, path)
+
+
+# The notebook that is made from a page.
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+IMAGE = re.compile(r"^!\[.*?\]\(([^)]+)\)\n", re.MULTILINE)  # an alternative text may hold [CLS]
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+
+
+def cells_of_page() -> list[dict[str, str]]:
+    """Kind and text of the cells that a page becomes: prose, and code; printed text and pictures are outputs."""
+    made, end = [], 0
+    text = PAGE.read_text(encoding="utf-8")
+    for match in [*BLOCK.finditer(text), None]:
+        prose = IMAGE.sub("", text[end : match.start() if match else None])
+        prose = re.sub(r"\n{3,}", "\n\n", LINK.sub(lambda link: f"]({moved(link[1])}", prose)).strip()
+        if match and match[1] == "":
+            prose += f"\n\n```\n{match[2]}```"
+        made += [{"kind": "markdown", "text": prose}] if prose else []
+        made += [{"kind": "code", "text": match[2].strip()}] if match and match[1] == "python" else []
+        end = match.end() if match else end
+    return made
+
+
+def moved(link: str) -> str:
+    """The address of a file, seen from the folder of the notebook."""
+    target = (PAGE.parent / link).resolve()
+    return target.name if target.parent == LECTURE.parent else f"../{target.relative_to(ROOT).as_posix()}"
+
+
+def of_page() -> Any:
+    """The notebook of a page, without outputs."""
+    import nbformat
+
+    notebook = nbformat.v4.new_notebook(metadata={"language_info": {"name": "python"}})
+    kinds = {"markdown": nbformat.v4.new_markdown_cell, "code": nbformat.v4.new_code_cell}
+    for number, cell in enumerate(cells_of_page()):
+        notebook.cells.append(kinds[cell["kind"]](cell["text"], id=f"cell-{number}"))
+    return notebook
+
+
+def pictures_of(cells: list[Any]) -> dict[Path, bytes]:
+    """Pictures of the page, in its order, with what the cells drew."""
+    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+    drawn = [base64.b64decode("".join(data["image/png"])) for data in outputs if "image/png" in data]
+    paths = [(PAGE.parent / link).resolve() for link in IMAGE.findall(PAGE.read_text(encoding="utf-8"))]
+    return dict(zip(paths, drawn, strict=True))
+
+
+def with_outputs_of(saved: Any, notebook: Any) -> Any:
+    """The notebook with the outputs that are saved for the same code."""
+    known = {cell.source: cell for cell in saved.cells if cell.cell_type == "code"}
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = known[cell.source].outputs
+    return notebook
+
+
+def save_lecture(notebook: Any) -> None:
+    write(notebook, LECTURE)
+    for path, drawn in pictures_of(notebook.cells).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(drawn)
+
+
+def lecture_is_stale() -> bool:
+    """Whether the page, its pictures or the notebook were changed without the others."""
+    if not LECTURE.exists():
+        return True
+    read = json.loads(LECTURE.read_text(encoding="utf-8"))["cells"]
+    if [{"kind": cell["cell_type"], "text": "".join(cell["source"])} for cell in read] != cells_of_page():
+        return True
+    return any(not path.exists() or path.read_bytes() != drawn for path, drawn in pictures_of(read).items())
 
 
 WORDS = re.compile(
@@ -137,12 +221,20 @@ def is_stale() -> bool:
 
 
 def main() -> int:
+    import nbformat
+
     if "--check" not in sys.argv:
-        save(executed())
+        if "prose" in sys.argv:
+            save_lecture(with_outputs_of(nbformat.read(LECTURE, as_version=4), of_page()))
+        else:
+            save_lecture(executed(of_page()))
+        if "lecture" not in sys.argv[1:]:
+            save(executed(nbformat.read(NOTEBOOK, as_version=4)))
         return 0
-    if is_stale():
-        print(f"{NOTEBOOK.name} does not hold the outputs of its cells. Run `python -m docs.notebook`.")
-    return int(is_stale())
+    stale = [NOTEBOOK.name] * is_stale() + [LECTURE.name] * lecture_is_stale()
+    for name in stale:
+        print(f"{name} does not hold the outputs of its cells. Run `python -m docs.notebook`.")
+    return int(bool(stale))
 
 
 if __name__ == "__main__":

@@ -84,13 +84,13 @@ SHOWS: dict[str, Callable[[str, Path], None]] = {
     "docs/methods/grad_cam.md": a_picture,
     "docs/methods/vit_cx.md": a_picture,
 }
-QUOTED = [  # guides whose ```text blocks are what their code prints, all of it
+QUOTED = [  # pages whose ```text blocks are what their code prints, all of it
     f"docs/guide/{name}.md"
     for name in (
         *("trust", "batch", "checks", "budget", "which_method", "report", "page", "pictures", "parameters"),
         *("servers", "interop", "long", "patch_grid", "learn"),
     )
-]
+] + ["docs/start/lecture.md"]
 RUN = {name: blocks for name, page in PAGES.items() if (blocks := [b for b in blocks_of(page) if b.excuse is None])}
 
 

@@ -255,6 +255,21 @@ def test_outputs_of_the_notebook_belong_to_its_cells(monkeypatch: pytest.MonkeyP
     assert notebook.is_stale()
 
 
+def test_the_notebook_of_the_lecture_is_its_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert not notebook.lecture_is_stale()
+    cells = notebook.cells_of_page()
+    assert [cell["kind"] for cell in cells].count("code") > 6 and "../docs/guide/attention.md" in cells[-1]["text"]
+    links = re.findall(
+        r"\]\((?!https?:)([^)#]+)", "".join(cell["text"] for cell in cells if cell["kind"] == "markdown")
+    )
+    assert links and all((notebook.LECTURE.parent / link).is_file() for link in links)
+    changed = tmp_path / "lecture.md"
+    changed.write_text(text_of(notebook.PAGE).replace("Pick two.", "Pick three."), encoding="utf-8")
+    monkeypatch.setattr(notebook, "PAGE", changed)
+    monkeypatch.setattr(notebook, "moved", lambda link: link)
+    assert notebook.lecture_is_stale()
+
+
 def test_what_pages_share_is_put_back() -> None:
     script = f'<script type="module">{"x" * notebook.LEAST}</script>'
     shared: dict[str, str] = {}
