@@ -458,7 +458,7 @@ def serve_until_stopped(app: Any, listening: socket.socket, jobs: Jobs) -> None:
         log_level="warning",
         access_log=False,  # addresses may hold the token
         timeout_graceful_shutdown=GRACE,
-        limit_concurrency=safety.MOST_CONNECTIONS,
+        limit_concurrency=2 * safety.MOST_CONNECTIONS,  # requests whose clients left count as well
         proxy_headers=False,
         server_header=False,
     )
