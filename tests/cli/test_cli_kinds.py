@@ -25,10 +25,10 @@ from tests.support.language import model, tokenizer
 from tests.tables.models import LAYOUTS, NUMBERS, RTDL, rows, table
 from whyformer import __main__ as start
 from whyformer import demo, extras
-from whyformer.cli import catalogues
+from whyformer.cli import _selftest
 from whyformer.cli import catalogues as doctor
 from whyformer.cli._input import kind_of
-from whyformer.cli.catalogues import by_hand, self_test
+from whyformer.cli._selftest import by_hand, self_test
 from whyformer.demo.census import adult_rows
 from whyformer.errors import BadInput
 from whyformer.tables import CsvRows, load_model, save_model
@@ -141,7 +141,7 @@ def test_the_self_test_fails_where_numbers_are_wrong(monkeypatch: pytest.MonkeyP
         return (attention + 0.01 * (what == 0), scores + 0.01 * (what == 1))
 
     for what, method in enumerate(("raw_attention", "generic_attention")):
-        monkeypatch.setattr(catalogues, "by_hand", lambda what=what: off(what))
+        monkeypatch.setattr(_selftest, "by_hand", lambda what=what: off(what))
         assert self_test("cpu")["trouble"].startswith(f"{method} is off by 1.0e-02")
     assert run("doctor", code=1).stdout.count("FAILED") == 1
 
