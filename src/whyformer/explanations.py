@@ -27,7 +27,7 @@ from whyformer.inputs.modalities import Source
 from whyformer.inputs.units import pick
 from whyformer.loan.spread import LONG, Peak
 from whyformer.registry import AUTO, Method, answers, default_method, get_method
-from whyformer.results.types import Choice, Cost, Explanation, Target, Units
+from whyformer.results.types import Choice, Cost, Explanation, Target, Units, scalar_name
 from whyformer.run import ATTENDING, Attribution, Run
 from whyformer.run.session import Session
 from whyformer.shapes import Array
@@ -522,7 +522,7 @@ def _difference(one: Explanation, other: Explanation) -> Explanation:
         prediction=Target(0 if likelier is one else 1, likelier.target.label, position=one.target.position),
         cost=Cost.of_all([one.cost, other.cost]),
         checks={one.scalar: one.value, f"{one.scalar}_versus": other.value},
-        warnings=(*dict.fromkeys((*one.warnings, *other.warnings)), DIFFERENCE.format(one.scalar.replace("_", "-"))),
+        warnings=(*dict.fromkeys((*one.warnings, *other.warnings)), DIFFERENCE.format(scalar_name(one.scalar))),
         matrix=None,
         layers=None,
         detail=None,

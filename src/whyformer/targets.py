@@ -69,13 +69,14 @@ PROBABILITIES = (
     f"the model returns probabilities ({{how}}), so {EXPLAINS_PROBABILITY}, which hardly changes near 0 and 1. To "
     "explain logits, pass the model without its final {last}."
 )
-SCALARS = ("logit", "log_odds", "probability", "log_probability", "cosine", "maxsim")
+SCALARS = ("logit", "centred", "log_odds", "probability", "log_probability", "cosine", "maxsim")
 AIMS = (
     "a class index or label, (a, b) for a rather than b, None for the prediction, or a list with one per input (of a "
     "detector also a probability, above which detections count)"
 )
 Aim = str | int | Share | Target | None | tuple[str | int | None, str | int | None]
 Aims = Annotated[Aim | list[Aim], Words(AIMS)]  # of several inputs
+# centred: the logit minus the mean of all logits, since the answer does not depend on what is added to all of them.
 # cosine: the similarity of two encoders without its scale; maxsim: late interaction (ColBERT), token by token
 Scalar = Annotated[str, OneOf(*SCALARS)]
 
@@ -213,7 +214,7 @@ def probabilities_note(by_sigmoid: bool) -> str:
 
 def refuse_twice(scalar: str, by_sigmoid: bool = False) -> None:
     """Raise for scalars that would take a softmax or sigmoid of probabilities."""
-    if scalar in {"probability", "log_probability", "log_odds"}:
+    if scalar in {"centred", "probability", "log_probability", "log_odds"}:
         how, last = SIGNS[by_sigmoid]
         raise NotOffered(
             f"scalar={scalar!r} needs logits, and this model returns probabilities already ({how}). Omit scalar= to "
@@ -222,7 +223,7 @@ def refuse_twice(scalar: str, by_sigmoid: bool = False) -> None:
 
 
 def scalar_of(logits_BC: Tensor, targets: list[Target], scalar: str) -> Tensor:
-    """(B,) the explained value: logit, log-odds or probability of the target; the difference for contrasts."""
+    """(B,) the explained value: logit, log-odds or probability … of the target; the difference for contrasts."""
     if any(t.versus is not None for t in targets):
         values = scalar_of(logits_BC, [replace(t, versus=None) for t in targets], scalar)
         others = [t if t.versus is None else replace(t, index=t.versus, versus=None) for t in targets]
@@ -240,8 +241,10 @@ def scalar_at(logits_BC: Tensor, index_B1: Tensor, scalar: str, independent: boo
     """(B,) the same of class numbers; independent: classes do not exclude each other."""
     chosen = logits_BC.gather(1, index_B1)[:, 0]
     alone = independent or logits_BC.shape[1] == 1
-    if scalar in {"logit", "cosine", "maxsim"} or (scalar == "log_odds" and alone):
+    if scalar in {"logit", "cosine", "maxsim"} or (scalar in {"centred", "log_odds"} and alone):
         return chosen
+    if scalar == "centred":
+        return chosen - logits_BC.mean(1)
     if alone:
         return torch.nn.functional.logsigmoid(chosen) if scalar == "log_probability" else chosen.sigmoid()
     if scalar == "probability":

@@ -176,8 +176,8 @@ def explain(
 
     processor: tokenizer (``tokenizer=`` is the same), image processor or wf.Table, for raw inputs. target: class or
     label, (a, b) for a rather than b, None for the prediction; a list has one per input. scalar: "logit",
-    "probability", "log_odds", "cosine" or "maxsim" (two texts). options: options of the method (see
-    wf.list_methods()). attention_at: as for Explainer.
+    "centred" (minus the mean of all logits), "probability", "log_odds", "cosine" or "maxsim" (two texts). options:
+    options of the method (see wf.list_methods()). attention_at: as for Explainer.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> wf.explain(model, "I like the movie", tokenizer).show()

@@ -155,16 +155,16 @@ def test_families(name: str) -> None:
 def test_targets_and_scalars(recorder: type[EagerGraph]) -> None:
     explainer, inputs = Explainer(bert(), compiled=True), ids(9, 6)
     label = explainer.model.config.id2label[1]  # type: ignore[union-attr, index]
-    for scalar in ("logit", "probability", "log_odds"):
+    for scalar in ("logit", "centred", "probability", "log_odds"):
         explainer.explain(inputs, method="generic_attention", scalar=scalar)
         targets = (None, 2, -1, label, [0, None], wf.Target(1)) if scalar == "logit" else ([label, 2],)
         for target in targets:
             assert_alike(explainer, inputs, method="generic_attention", target=target, scalar=scalar)
-    assert recorder.made == 3, "one graph serves all classes"
+    assert recorder.made == 4, "one graph serves all classes"
     explainer.explain(inputs, method="generic_attention", target=(0, 1))
     for target in ((2, 1), (0, label), [(0, 1), (2, 0)]):
         assert_alike(explainer, inputs, method="generic_attention", target=target)
-    assert recorder.made == 4
+    assert recorder.made == 5
 
 
 def test_texts() -> None:

@@ -19,6 +19,7 @@ from tests.models.hf import ENCODER, text
 from tests.support.processors import tokenizer
 from whyformer import errors
 from whyformer.targets import are_probabilities
+from whyformer.views.header import explained
 
 
 def bert(head: str, **config: Any) -> nn.Module:
@@ -50,6 +51,45 @@ def test_a_label_among_others_has_a_probability_of_its_own(method: str) -> None:
         said = found["log_odds"][row].prediction
         assert said.probability == pytest.approx(float(logits[row].max().sigmoid()), abs=1e-6)
         assert said.next[0].probability == pytest.approx(float(logits[row].sort().values[-2].sigmoid()), abs=1e-6)
+
+
+LINEAR = ("occlusion", "input_x_gradient", "attn_lrp", "cp_lrp", "decompx", "grad_sam")
+
+
+@pytest.mark.parametrize("method", LINEAR)
+def test_a_centred_logit_is_explained_as_a_logit_minus_the_mean_of_all(method: str) -> None:
+    model = bert("SequenceClassification")
+    how: dict[str, Any] = {"method": method}
+    centred = wf.explain(model, PLAIN, target=2, scalar="centred", **how)
+    each = [wf.explain(model, PLAIN, target=i, **how) for i in range(3)]
+    for row, found in enumerate(centred):
+        values = [of_class[row].value for of_class in each]
+        assert found.value == pytest.approx(values[2] - np.mean(values), abs=1e-5)
+        if method == "grad_sam":  # negative parts of gradients are cut off: it is not linear in what is explained
+            assert not np.allclose(found.scores, each[2][row].scores, atol=1e-5)
+            continue
+        scores = np.stack([of_class[row].scores for of_class in each])
+        np.testing.assert_allclose(found.scores, scores[2] - scores.mean(0), atol=2e-5 * np.abs(scores).max())
+
+
+def test_a_centred_logit_of_two_classes_is_half_of_the_log_odds() -> None:
+    model = bert("SequenceClassification", num_labels=2)
+    half, whole = (wf.explain(model, PLAIN, method="occlusion", scalar=s)[0] for s in ("centred", "log_odds"))
+    np.testing.assert_allclose(half.scores, whole.scores / 2, atol=1e-6)
+    assert explained(half).startswith("centred logit of ")
+
+
+def test_where_classes_do_not_exclude_each_other_the_logit_itself_is_centred() -> None:
+    for model in (
+        bert("SequenceClassification", problem_type="multi_label_classification"),
+        bert("SequenceClassification", num_labels=1),
+    ):
+        centred, plain = (
+            wf.explain(model, PLAIN, method="attn_lrp", target=0, scalar=s)[0] for s in ("centred", "logit")
+        )
+        assert np.array_equal(centred.scores, plain.scores)
+    with pytest.raises(errors.NotOffered, match="regression"):
+        wf.explain(bert("SequenceClassification", num_labels=1, problem_type="regression"), PLAIN, scalar="centred")
 
 
 @pytest.mark.parametrize("kind", [{}, {"problem_type": "multi_label_classification"}], ids=["one of them", "each"])
@@ -184,7 +224,7 @@ def softmaxed() -> nn.Module:
 def test_probabilities_are_not_squashed_again() -> None:
     for found in wf.explain(softmaxed(), PLAIN, method="generic_attention"):
         assert any("returns probabilities" in w for w in found.warnings)
-    for scalar in ("probability", "log_odds"):
+    for scalar in ("centred", "probability", "log_odds"):
         with pytest.raises(errors.NotOffered, match=r"probabilities already.*Omit scalar="):
             wf.explain(softmaxed(), PLAIN, method="generic_attention", scalar=scalar)
 

@@ -37,6 +37,7 @@ from whyformer.evidence import ENOUGH, NOISE, spread, tied_places
 from whyformer.explainer import CoreExplainer, Segments
 from whyformer.parameters import BatchSize, Hold, Named, Replacement, Seed, checked
 from whyformer.registry import Metric, get_metric
+from whyformer.results.types import scalar_name
 from whyformer.shapes import Array
 from whyformer.targets import SIGNS, Aims, Scalar
 
@@ -183,7 +184,7 @@ def comparison_of(
     methods = [row.name for row in rows if not row.baseline]
     value = "log-probability of the answer" if games.batch.answers else None
     if games.modality.kind == "prompt":
-        value = f"{games.scalar.replace('_', '-')} of the answer"
+        value = f"{scalar_name(games.scalar)} of the answer"
     elif value is None and all(run.logits.shape[1] == 1 for run in games.runs):
         value = "output of the model"
     scores = [np.stack([e.explanations[i].scores[p] for e in done]) for i, p in enumerate(games.parts)]

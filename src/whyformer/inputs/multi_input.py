@@ -137,12 +137,12 @@ class SimilarityInput(StreamsInput, TextInput):
         self._plain = TextInput(model, processor)
 
     def scalar(self, scalar: str) -> str:
-        if scalar not in {"logit", "cosine", "maxsim"}:
+        if scalar not in {"logit", "centred", "cosine", "maxsim"}:
             raise NotOffered(
                 f"scalar={scalar!r}: the similarity of two texts is explained as scalar='cosine', or 'maxsim' (late "
                 "interaction)."
             )
-        late = scalar == "maxsim" or (scalar == "logit" and task_of(self.model).endswith(LATE))
+        late = scalar == "maxsim" or (scalar != "cosine" and task_of(self.model).endswith(LATE))
         return "maxsim" if late else "cosine"
 
     # Inputs

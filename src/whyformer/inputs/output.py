@@ -57,7 +57,7 @@ class Output:
         # The prediction is one of the classes. A detector scores each box, and has one more class: no object.
         estimates = problem == "regression" or task_of(self.model).endswith(("ForRegression", "ForPrediction"))
         self.chooses = not (estimates or modality.objects or modality.kind == "prompt")
-        if estimates and scalar in {"probability", "log_odds"}:
+        if estimates and scalar in {"centred", "probability", "log_odds"}:
             raise NotOffered(f"scalar={scalar!r}: a regression model has no classes: use scalar='logit'.")
         self.positions: list[int] | None = list(batch.positions) or None
         self.choices: list[int] = []  # tokens that are chosen among, where someone named them

@@ -264,11 +264,11 @@ class PromptInput(Modality):
     def scalar(self, scalar: str) -> str:
         if scalar in {"cosine", "maxsim"}:
             raise NotOffered(f"scalar={scalar!r} is for models that compare two inputs: omit it here.")
-        if self.samples and scalar not in {"logit", "probability"}:
+        if self.samples and scalar not in {"logit", "centred", "probability"}:
             raise NotOffered(
                 f"scalar={scalar!r}: a share of sampled answers may be 0 and has no logarithm: omit it here."
             )
-        return scalar if scalar != "logit" else "probability" if self.samples else "log_probability"
+        return scalar if scalar not in {"logit", "centred"} else "probability" if self.samples else "log_probability"
 
     def announce(self, passes: float, batch: Batch) -> None:
         if (announce := getattr(self.model.says, "announce", None)) is not None:

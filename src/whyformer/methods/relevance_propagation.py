@@ -28,7 +28,7 @@ from whyformer.targets import scalar_of
 
 # Transformer attribution: the relevance of attention, weighted by its gradient.
 
-SHARED = {"log_odds", "log_probability", "probability"}  # scalars that depend on the logits of all classes
+SHARED = {"centred", "log_odds", "log_probability", "probability"}  # scalars that depend on the logits of all classes
 VARIANTS = ("full", "rollout", "last_layer", "lrp")
 
 
@@ -120,8 +120,8 @@ def decompx(run: Run, *, bias: Annotated[str, OneOf(*BIAS_RULES)] | None = "absd
     those of the full input, so a token that only changes where others attend scores zero.
     """
     require_readable(run.study)
-    if run.scalar != "logit" and not (run.scalar == "log_odds" and run.logits.shape[1] == 1):
-        raise NotOffered(f"decompx splits logits, not scalar={run.scalar!r}: use scalar='logit'.")
+    if run.scalar not in {"logit", "centred"} and not (run.scalar == "log_odds" and run.logits.shape[1] == 1):
+        raise NotOffered(f"decompx splits logits, not scalar={run.scalar!r}: use scalar='logit' or 'centred'.")
     if not run.study.sites or run.study.unclaimed:
         run.record()  # raises with the reason
     scores = torch.zeros(run.keep_BN.shape, device=run.keep_BN.device)
@@ -155,11 +155,8 @@ def _decomposed(run: Run, row: int, bias: str | None) -> tuple[Tensor, Tensor]:
         with with_weights(run.modality.model), role:
             logits = run.output.logits(run.batch.select([row]))
         final = role.settled(logits)
-        target = run.targets[row]
         shares_SC = torch.cat([final.part(*chunk)[:, 0] for chunk in final.chunks()])
-        shares = shares_SC[:, target.index]
-        if target.versus is not None:
-            shares = shares - shares_SC[:, target.versus]
+        shares = scalar_of(shares_SC, [run.targets[row]] * len(shares_SC), run.reading)
         assert role.stream is not None
         maps.append(_sizes(role.stream, role.axis))
     return shares.float(), torch.stack(maps)

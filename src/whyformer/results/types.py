@@ -35,6 +35,11 @@ MOSTLY = 0.99  # share of the scores on special tokens, beyond which nothing is 
 EXPLAINS_PROBABILITY = "the explained value is the probability itself"
 
 
+def scalar_name(scalar: str) -> str:
+    """logit, centred logit, log-odds, …"""
+    return "centred logit" if scalar == "centred" else scalar.replace("_", "-")
+
+
 @dataclass(frozen=True)
 class Units:
     """The units that are scored: one entry per input position, padding left out.
@@ -306,7 +311,7 @@ class Explanation(Result):
     @property
     def barely_moved(self) -> bool:
         """Whether all effects are measured, and tiny beside the explained logit: a class that nothing speaks for."""
-        if not self.signed or self.scalar not in {"logit", "log_odds"} or self.target.versus is not None:
+        if not self.signed or self.scalar not in {"logit", "centred", "log_odds"} or self.target.versus is not None:
             return False
         sizes = np.abs(self.scores.astype(float))
         return bool(ROUNDING * max(abs(self.value), 1.0) <= sizes.max(initial=0.0) < BARELY * abs(self.value))

@@ -203,7 +203,7 @@ class Session:
         self.target, self.seed, self.memory = target, seed, memory
         self.foldable = foldable  # whether all methods can run without stored attention maps
         self.scalar = source.modality.scalar(scalar)
-        if decoding.span and self.scalar == "logit":  # an answer of several tokens has no logit
+        if decoding.span and self.scalar in {"logit", "centred"}:  # an answer of several tokens has no logit
             self.scalar = "log_probability"
         self.keep_layers, self.at_once, self.track = keep_layers, at_once, tracker(progress)
         self.setup_forwards = 0  # of the study, if it was not cached

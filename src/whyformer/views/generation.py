@@ -12,7 +12,7 @@ import numpy as np
 
 from whyformer.files import pixels_of_uri
 from whyformer.parameters import Count, checked
-from whyformer.results.types import Cost, Explanation, Generation, Units
+from whyformer.results.types import Cost, Explanation, Generation, Units, scalar_name
 from whyformer.shapes import Array
 from whyformer.views import marks, scales
 from whyformer.views.header import cost_of, doubts, facts_about_method, named, percent
@@ -384,7 +384,7 @@ def _facts(steps: Sequence[Explanation]) -> tuple[Fact, ...]:
     left_out = {"output position", "checked", "cost"}
     entries = [fact for fact in facts_about_method(first) if fact.name not in left_out]
     entries.append(Fact("cost", cost_of(spent)))
-    scalar = first.scalar.replace("_", "-")
+    scalar = scalar_name(first.scalar)
     entries.append(Fact("explained", f"{scalar} of each token of the answer, {len(steps)} in all"))
     return (*entries, Fact("model", first.model)) if first.model else tuple(entries)
 

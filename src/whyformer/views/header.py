@@ -11,7 +11,7 @@ import numpy as np
 
 from whyformer.brief import cut
 from whyformer.registry import PASSES, answers, default_method, get_method, meaning_of
-from whyformer.results.types import EXPLAINS_PROBABILITY, Choice, Cost, Explanation, Hop, Target
+from whyformer.results.types import EXPLAINS_PROBABILITY, Choice, Cost, Explanation, Hop, Target, scalar_name
 from whyformer.views.image_marks import frames_of, gradient_space
 from whyformer.views.marks import Bar, Bars, Scale
 from whyformer.views.scales import ANSWERED, FIRST_TOKEN, first_token, position_read
@@ -269,7 +269,7 @@ def scalar_words(explanation: Explanation) -> str:
         return "probability"
     if explanation.scalar == "logit" and said.probability is None and said.index == 0 and said.label in _NUMBERS:
         return NUMBER
-    return explanation.scalar.replace("_", "-")
+    return scalar_name(explanation.scalar)
 
 
 def explained(explanation: Explanation) -> str:

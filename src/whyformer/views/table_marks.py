@@ -9,7 +9,7 @@ import numpy as np
 
 from whyformer.errors import BadInput
 from whyformer.parameters import checked
-from whyformer.results.types import Explanation
+from whyformer.results.types import Explanation, scalar_name
 from whyformer.shapes import Array
 from whyformer.views.header import STAND_INS, doubts, duration, facts, number
 from whyformer.views.marks import Bar, Bars, Matrix, Points, Scale, Scatter, TableMark
@@ -200,7 +200,7 @@ def row_attention_view(result: Any) -> View:
 
 def _asked(result: Any, value: str = "") -> tuple[Fact, Fact]:
     settings = ", ".join(f"{k}={v}" for k, v in result.options.items())
-    explained = f"{result.scalar.replace('_', '-')} of {result.target}{value}"
+    explained = f"{scalar_name(result.scalar)} of {result.target}{value}"
     return Fact("explained", explained), Fact("method", result.method + (f" ({settings})" if settings else ""))
 
 
