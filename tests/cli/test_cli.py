@@ -121,6 +121,7 @@ def test_a_terminal_has_a_line_before_the_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which a command that is called so replaces
     for command in (["explain", "I like it", "-m", "no method"], ["explain", "text", "--help"]):
         with suppress(SystemExit):
             app(command, prog_name="whyformer")
