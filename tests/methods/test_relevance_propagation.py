@@ -377,6 +377,29 @@ def test_patches_share_all_of_the_score() -> None:
     assert result.checks["conservation_error_relative"] < 1e-3
 
 
+class Pooled(nn.Module):
+    """A learned query reads the columns of a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.columns, self.query = nn.Parameter(torch.randn(4, 16)), nn.Parameter(torch.randn(1, 1, 16))
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+        self.pool, self.head = nn.MultiheadAttention(16, 2, batch_first=True), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.layer(x[..., None] * self.columns)
+        return self.head(self.pool(self.query.expand(len(h), -1, -1), h, h)[0][:, 0])
+
+
+@BOTH
+@pytest.mark.parametrize("zero", range(4))
+def test_relevance_of_columns_that_a_query_reads_is_at_its_column(zero: int, method: str) -> None:
+    """Input × gradient is zero where the input is."""
+    row = torch.where(torch.arange(4) == zero, 0.0, torch.tensor([[1.0, -2.0, 0.5, 1.5]]))
+    (found,) = wf.explain(seeded(Pooled), {"x": row}, method=method, target=1)
+    assert [bool(score) for score in found.scores] == [i != zero for i in range(4)] + [False]
+
+
 # Later passes follow a plan: which function meets which rule is known from the first one.
 
 

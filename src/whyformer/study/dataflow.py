@@ -218,7 +218,7 @@ class MarkingSurvey(Survey):
 
     def _see_content(self, name: str, operands: list[Tensor], vectors: bool, out: Any) -> None:
         """Note what may let the structure differ from input to input."""
-        self.decides |= bool(self.calls) and (name == "__bool__" or (name == "item" and vectors))
+        self.decides |= name in {"__bool__", "item"} and (vectors or (bool(self.calls) and name == "__bool__"))
         self.sorts |= not self.calls and name in {"sort", "argsort"} and operands[0].numel() > 1
         operand, result = operands[0], next(iter(tensors_in([out])), None)
         if name in POOLS and operand.ndim == 3 and len(operand) == 1 < operand.shape[1] and result is not None:

@@ -270,7 +270,7 @@ class ReadoutFinder(Outline):
         out = super().__torch_function__(func, types, args, kwargs)
         if before == self.last and len(self.sites) == self.last + 1 and func.__name__ != "multi_head_attention_forward":
             torch.set_grad_enabled(True)
-            start = out.detach().requires_grad_()
+            start = parted(self.sites[-1], out.detach()).requires_grad_()
             self.ending = Ending(self.sites[-1], start)
             return start.clone()  # models may write into it
         if self.ending is not None:
@@ -326,10 +326,23 @@ def reached_rows(site: OpenSite, grad: Tensor | None) -> list[int]:
     """Query rows of an attention with a gradient that is not zero, whatever the layout of its result."""
     if grad is None:
         return []
-    axes = [i for i, n in enumerate(grad.shape) if n == positions_of(site)[0]]
+    return [int(row) for row in grad.abs().movedim(query_axis(site, grad), 0).flatten(1).sum(1).nonzero()[:, 0]]
+
+
+def query_axis(site: OpenSite, result: Tensor) -> int:
+    """Which axis of an attention's result counts the queries."""
+    axes = [i for i, n in enumerate(result.shape) if n == positions_of(site)[0]]
     # The result has the map's lead axes, then queries, then width, except for einsum, where sizes decide.
-    axis = grad.ndim - 2 if grad.ndim - 2 in axes else axes[0]
-    return [int(row) for row in grad.abs().movedim(axis, 0).flatten(1).sum(1).nonzero()[:, 0]]
+    return result.ndim - 2 if result.ndim - 2 in axes else axes[0]
+
+
+def parted(site: OpenSite, result: Tensor) -> Tensor:
+    """Return an attention's result; rows that are all alike, of which any pooling has even slopes, get noise."""
+    rows = result.movedim(query_axis(site, result), 0)
+    if len(rows) < 2 or not bool((rows == rows[0]).all()):
+        return result
+    noise = torch.randn(result.shape, generator=torch.Generator().manual_seed(0)).to(result)
+    return result + noise * (result.abs().max() + 1) / 4
 
 
 def pooled_besides(rows: Iterable[int], slots: set[int]) -> bool:

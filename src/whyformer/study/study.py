@@ -161,7 +161,8 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
             elsewhere = misplaced_in_streams(run, schedule, survey.embedded, study.grid, first_BHKD)
         several = study_several(run, study, schedule)
         return several if elsewhere is None or several.trouble is not None else several.refused(elsewhere)
-    modality.locate(one, sites[0].keys, run.values)
+    if not survey.sorts:  # else positions hold other columns of each input
+        modality.locate(one, sites[0].keys, run.values)
     if modality.is_one_token(one, sites[0].keys, run):
         return Study(input_length=length).refused(NotOverUnits(ONE_TOKEN.format(count=sites[0].keys)))
     # A layer that looks at more than positions; the last layer may ask from a few of them only.
@@ -198,13 +199,14 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
         elsewhere = misplaced(other, other.values(), front, grid)
         run.count += other.count
         if elsewhere is not None:
-            return study.refused(elsewhere)
+            return study.refused(elsewhere, front=None)
     # Which column is which token was found out by running the model (TableInput.tokens).
     if leak.found or in_order or modality.named_columns:
         elsewhere = misplaced_pieces(run)
         return study if elsewhere is None else study.refused(elsewhere)
     elsewhere = misplaced(run, first_BHKD, front, grid)
-    return study if elsewhere is None else study.refused(elsewhere)
+    # Where the positions depend on the content, the model's own tokens have no place among the units either.
+    return study if elsewhere is None else study.refused(elsewhere, front=None if survey.sorts else front)
 
 
 def _readout(

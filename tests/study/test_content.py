@@ -1,0 +1,66 @@
+"""Models that sort their positions or leave out layers by content: every result is that of its input alone."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import whyformer as wf
+from tests.models.case import seeded
+
+SERIES = torch.randn(6, 5, 4, generator=torch.Generator().manual_seed(3))  # inputs, steps, variables
+
+
+class Sorted(nn.Module):
+    """Attention over the variables of a series, in an order that depends on the content, and a convolution over it."""
+
+    def __init__(self, mixes: bool) -> None:
+        super().__init__()
+        self.series, self.head, self.mixes = nn.Linear(5, 8), nn.Linear(8, 3), mixes
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+        self.mix = nn.Conv1d(8, 8, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.series(x.transpose(1, 2))
+        h = self.layer(h.gather(1, h.sum(2).argsort(1)[:, :, None].expand_as(h)))
+        if self.mixes:
+            h = h + torch.relu(self.mix(h.transpose(1, 2))).transpose(1, 2)
+        return self.head(h[:, 0] + h.mean(1))
+
+
+class Leaving(nn.Module):
+    """A layer that is left out where the numbers of all inputs together are small, before any attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        if h.abs().mean() > 0.45:
+            h = self.layer(h)
+        return self.head(h.mean(1))
+
+
+@pytest.mark.parametrize("build", [lambda: Sorted(True), lambda: Sorted(False), Leaving])
+@pytest.mark.parametrize("method", ["auto", "occlusion", "attn_lrp"])
+def test_what_depends_on_content_is_that_of_each_input_alone(build: Any, method: str) -> None:
+    model = seeded(build)
+    alone = [wf.explain(copy.deepcopy(model), {"x": one[None]}, method=method)[0] for one in SERIES]
+    with torch.no_grad():
+        np.testing.assert_allclose([e.value for e in alone], [float(model(one[None]).max()) for one in SERIES], 1e-4)
+    for found, expected in zip(wf.explain(model, {"x": SERIES}, method=method), alone, strict=True):
+        assert found.units.labels == expected.units.labels
+        np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
+
+
+def test_positions_that_are_sorted_by_content_are_not_said_to_be_variables() -> None:
+    (found, *_) = wf.explain(seeded(lambda: Sorted(False)), {"x": SERIES}, method="attention_rollout")
+    assert found.units.labels == ("position 0", "position 1", "position 2", "position 3")
+    assert "x, which is not scored" in found.warnings[0]
