@@ -91,7 +91,7 @@ def value_x_gradient(run: Run, *, layers: Annotated[str, OneOf("all", "last")] |
     """
     choice = "mean" if layers == "all" else layers
     if run.multi_stream:
-        return _over_streams(run, choice)
+        return Attribution(_over_streams(run, choice)[0])
     if run.folds:
         mean_BN = read_layers(run, SIGNED_HEADS, choice, "column_sum").scores_BN
         return Attribution(mean_BN * len(mapped.chosen_layers(choice, run.layer_count())))
@@ -108,23 +108,28 @@ def value_x_gradient(run: Run, *, layers: Annotated[str, OneOf("all", "last")] |
     return Attribution(torch.stack([map_BQK.sum(1) for map_BQK in maps]).sum(0), layers_BLQK=kept(run, maps))
 
 
-def _over_streams(run: Run, layers: str | int | Sequence[int]) -> Attribution:
-    """Score each stream by its values: those it attends to itself, and those that other streams attend to."""
-    schedule, keep, maps = run.schedule, run.by_stream(run.keep_BN), stream_maps(run, SIGNED_HEADS)
+def _over_streams(
+    run: Run, layers: str | int | Sequence[int], heads: HeadFusion = SIGNED_HEADS, asking: bool = False
+) -> tuple[Tensor, int]:
+    """Return sums of columns per token, of self- and cross-attention, and the number of maps. asking: of rows."""
+    schedule, keep, maps = run.schedule, run.by_stream(run.keep_BN), stream_maps(run, heads)
     handed: dict[str, Tensor] = {}
+    count = 0
     for key in schedule.streams:
         for query in schedule.streams:
             sites = schedule.between(query, key)
             for number in mapped.chosen_layers(layers, len(sites)) if sites else []:
                 if sites[number] in maps:
-                    handed[key] = handed.get(key, 0) + maps[sites[number]].sum(1)
+                    stream, axis = (query, 2) if asking else (key, 1)
+                    handed[stream] = handed.get(stream, 0) + maps[sites[number]].sum(axis)
+                    count += 1
     for link in schedule.links:  # tokens made of another stream's positions receive the scores of these
         assert link.placed_BNM is not None
         if link.source in handed:
             placed_BMN = link.placed_BNM.transpose(1, 2).to(handed[link.source].dtype)
             shares_BMN = placed_BMN / placed_BMN.sum(2, keepdim=True).clamp(min=1)
             handed[link.into] = handed.get(link.into, 0) + torch.einsum("bm,bmn->bn", handed[link.source], shares_BMN)
-    return Attribution(torch.cat([handed.get(stream, keep_BN.float() * 0) for stream, keep_BN in keep.items()], 1))
+    return torch.cat([handed.get(stream, keep_BN.float() * 0) for stream, keep_BN in keep.items()], 1), count
 
 
 # Grad-SAM: gradient self-attention maps.
@@ -151,7 +156,8 @@ def grad_sam(
 
     r_i = 1/(L·M·N) Σ_l Σ_m Σ_j (A ∘ ReLU(∂s/∂A))_ij over L layers, M heads, N tokens. ``reduce="query"`` (the paper):
     token i is scored by what it attends to. ``reduce="key"``: token i is scored by the attention that it receives.
-    ``layers``: "mean" (all), "last", a number, or the mean of a list.
+    ``layers``: "mean" (all), "last", a number, or the mean of a list. With several streams the sum is over
+    all self- and cross-attention; ``layers`` are counted per pair of streams.
 
     Misleads when: the published form is read as input attribution. In the last layer only [CLS] has a gradient, so with
     reduce="query" the whole layer counts for [CLS], which therefore ranks first.
@@ -159,6 +165,9 @@ def grad_sam(
     tokens_B1 = run.keep_BN.sum(1, keepdim=True)
     # The gradient alone is clamped, as published: weights of marked attention may be negative.
     heads = replace(raised_heads(), fused=lambda attention, gradient: (attention * gradient.clamp(min=0)).mean(1))
+    if run.multi_stream:
+        total_BN, count = _over_streams(run, layers, heads, asking=reduce == "query")
+        return Attribution(total_BN / (count * tokens_B1))
     if run.folds:
         mean = read_layers(run, heads, layers, "keys" if reduce == "query" else "column_sum")
         return Attribution(mean.scores_BN / tokens_B1)

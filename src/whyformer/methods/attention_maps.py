@@ -285,15 +285,8 @@ def _rolled_out(
     schedule: Schedule, maps: Mapping[int, AnyBQK], keep: Mapping[str, Tensor], residual: float, normalize: bool
 ) -> mapped.Maps:
     """Compute a rollout per stream, and join two streams by the last cross-attention between them."""
-    every, layers, cross = mapped.whole_keep(schedule, keep), {}, {}
-    for step in schedule.steps:
-        if step.site in maps and step.cross:
-            cross[step.site] = maps[step.site]
-        elif step.site in maps:
-            mixed = mapped.with_residual(maps[step.site], 0, residual, normalize)
-            real_BN = every[step.query].to(mixed.dtype)
-            layers[step.site] = mixed * real_BN[:, :, None] * real_BN[:, None, :]
-    return mapped.rollout_relevance(schedule, layers, cross, keep)
+    mix = partial(mapped.with_residual, first_query=0, residual=residual, normalize=normalize)
+    return mapped.rollout_relevance(schedule, *mapped.own_and_cross(schedule, maps, keep, mix), keep)
 
 
 # Gradient rollout: attention weighted by its gradient, multiplied through the layers with the residual.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -13,14 +14,14 @@ from whyformer.capture.decompose.shares import BIAS_RULES, Shares
 from whyformer.capture.lrp.alpha_beta import AlphaBeta
 from whyformer.capture.lrp.changed_gradients import GradientRules
 from whyformer.capture.record import require_sites, sites_of
-from whyformer.engines.attention.chain import multiplied
-from whyformer.engines.attention.maps import maps_of, plus_identity, real, row_normalized
+from whyformer.engines.attention import maps as mapped
+from whyformer.engines.attention.chain import multiplied, read
 from whyformer.engines.gradient.input_space import over_columns
 from whyformer.errors import NotOffered, NotOverUnits
 from whyformer.loan.backwards import backwards_of, with_weights
 from whyformer.parameters import OneOf, Place
 from whyformer.registry import constant, method
-from whyformer.results.types import Record
+from whyformer.results.types import Record, Site
 from whyformer.run import Attribution, Run
 from whyformer.study import require_readable
 from whyformer.study.interference import INPUT_SLOPES
@@ -29,6 +30,7 @@ from whyformer.targets import scalar_of
 # Transformer attribution: the relevance of attention, weighted by its gradient.
 
 SHARED = {"centred", "log_odds", "log_probability", "probability"}  # scalars that depend on the logits of all classes
+DECODED = {"target", "queries"}  # streams that begin with vectors of the model itself, or with its own output
 VARIANTS = ("full", "rollout", "last_layer", "lrp")
 
 
@@ -52,10 +54,19 @@ def transformer_attribution(
     "rollout" without the gradient, C_l = I + mean_h max(0, R(A_l)); "last_layer" the last attention alone, mean_h
     max(0, R(A_L)); "lrp" the signed relevance of the vectors that enter the first block, without attention maps.
 
+    With several streams, as Chefer, Gur & Wolf (ICCV 2021) compare it: each stream has the product of its own
+    self-attention, and stream s reads stream q by the last cross-attention between them. For rules that join all of
+    them, see generic_attention.
+
     Misleads when: evidence against the class matters (it is clamped to zero), and when small differences are read:
     single entries of R can be large by accident, since the rules divide by sums close to zero.
     """
-    require_readable(run.study)
+    require_readable(run.study, multi_stream=run.multi_stream)
+    if run.multi_stream and (variant == "lrp" or DECODED & set(run.schedule.streams)):
+        raise NotOverUnits(
+            f"transformer_attribution joins the streams of encoders (LXMERT, CLIP), without variant='lrp'; those of "
+            f"this model are {', '.join(run.schedule.streams)}."
+        )
     dtype = torch.float32 if run.keep_BN.device.type == "mps" else torch.float64
     rules = AlphaBeta(run.batch.size, run.module_names, run.study.batch_axes, positions=run.length, dtype=dtype)
     with with_weights(run.modality.model):
@@ -76,20 +87,35 @@ def transformer_attribution(
     # The relevance of every attention map, stored in the gradient field of the record.
     record = Record(tuple(sites_of(rules, False, relevances)), run.logits, rules.unclaimed)
     require_sites(record)
-    sites = maps_of(record, -1 if variant == "last_layer" else start_layer)
-    gradients = maps_of(run.record(grad=True), start_layer) if variant == "full" else [None] * len(sites)
-    layers = []
-    for site, gradient in zip(sites, gradients, strict=True):
+    gradients = run.record(grad=True, multi_stream=run.multi_stream).sites if variant == "full" else None
+
+    def weighted(site: Site, number: int) -> Tensor:
         relevance_BHQK = site.attention_grad_BHQK
         assert relevance_BHQK is not None
-        if gradient is not None:
-            assert gradient.attention_grad_BHQK is not None
-            relevance_BHQK = relevance_BHQK * gradient.attention_grad_BHQK
-        layer = relevance_BHQK.clamp(min=0).mean(1).float()  # clamped first, then the mean over heads
+        if gradients is not None:
+            gradient_BHQK = gradients[number].attention_grad_BHQK
+            assert gradient_BHQK is not None
+            relevance_BHQK = relevance_BHQK * gradient_BHQK
+        return relevance_BHQK.clamp(min=0).mean(1).float()  # clamped first, then the mean over heads
+
+    if run.multi_stream:
+        schedule, keep, sites = run.schedule, run.by_stream(run.keep_BN), record.sites
+        chosen = mapped.start_sites(schedule, start_layer)
+        steps = [step for step in schedule.steps if step.used and step.site in chosen]
+        maps = {s.site: mapped.placed(weighted(sites[s.site], s.site), sites[s.site], s, keep) for s in steps}
+        if variant == "last_layer":
+            return read(run, mapped.layer_means(schedule, maps, "last"), warnings=warnings)
+        residual = partial(mapped.with_residual, first_query=0, residual=0.5, normalize=normalize)
+        own, cross = mapped.own_and_cross(schedule, maps, keep, residual)
+        return read(run, mapped.rollout_relevance(schedule, own, cross, keep, joined=False), warnings=warnings)
+    sites = mapped.maps_of(record, -1 if variant == "last_layer" else start_layer)
+    layers = []
+    for number, site in enumerate(sites, len(record.sites) - len(sites)):
+        layer = weighted(site, number)
         if variant != "last_layer":
-            layer = plus_identity(layer, site.first_query)
-        layer = real(layer, run.attended_BN, site)
-        layers.append(row_normalized(layer) if normalize else layer)
+            layer = mapped.plus_identity(layer, site.first_query)
+        layer = mapped.real(layer, run.attended_BN, site)
+        layers.append(mapped.row_normalized(layer) if normalize else layer)
     return multiplied(run, layers, sites[-1].first_query, warnings)
 
 

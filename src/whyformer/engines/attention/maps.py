@@ -358,13 +358,33 @@ def _folded(schedule: Schedule, maps: Maps) -> Maps:
     return {pair: m for pair, m in maps.items() if set(pair) <= set(schedule.shown)}
 
 
+def own_and_cross(
+    schedule: Schedule, maps: Mapping[int, AnyBQK], keep: Mapping[str, Tensor], mix: Callable[[AnyBQK], AnyBQK]
+) -> tuple[dict[int, AnyBQK], dict[int, AnyBQK]]:
+    """Return the self-attention maps with their residual, which ``mix`` adds, and the cross-attention maps, by site."""
+    every, layers, cross = whole_keep(schedule, keep), {}, {}
+    for step in schedule.steps:
+        if step.site in maps and step.cross:
+            cross[step.site] = maps[step.site]
+        elif step.site in maps:
+            mixed = mix(maps[step.site])
+            real_BN = every[step.query].to(mixed.dtype)
+            layers[step.site] = mixed * real_BN[:, :, None] * real_BN[:, None, :]
+    return layers, cross
+
+
 def rollout_relevance(
-    schedule: Schedule, layers: Mapping[int, AnyBQK], cross: Mapping[int, AnyBQK], keep: Mapping[str, Tensor]
+    schedule: Schedule,
+    layers: Mapping[int, AnyBQK],
+    cross: Mapping[int, AnyBQK],
+    keep: Mapping[str, Tensor],
+    joined: bool = True,
 ) -> Maps:
     """Roll out each stream, and join two streams by their last cross-attention: R_ss^T · A_cross · R_qq.
 
     ``layers`` are self-attention maps with residual, ``cross`` plain maps. R_ss and R_qq are the rollouts of the layers
-    before that cross-attention. This is the baseline of Chefer et al., including the transpose.
+    before that cross-attention. This is the baseline of Chefer et al., including the transpose. joined: without it, the
+    cross-attention stands by itself, as in their baseline for transformer attribution.
     """
     dtype = next(iter({**layers, **cross}.values())).dtype
     rolled: dict[tuple[str, int], Tensor] = {
@@ -377,7 +397,8 @@ def rollout_relevance(
         asking = rolled[step.query, step.query_after]
         if step.cross and step.site in cross:
             other = rolled[step.key, step.key_after]
-            maps[step.query, step.key] = asking.transpose(1, 2) @ cross[step.site] @ other
+            between = cross[step.site]
+            maps[step.query, step.key] = asking.transpose(1, 2) @ between @ other if joined else between
         elif not step.cross and step.site in layers:
             asking = layers[step.site] @ asking
         rolled[step.query, step.site] = asking
