@@ -49,7 +49,7 @@ GROUPS = (
         "Compare methods by faithfulness, and run sanity checks.",
         (
             *("compare", "Comparison", "recommend", "Recommendation", "check", "CheckUp", "report", "Report"),
-            *("retrained_attention", "masked_surrogate", "list_metrics"),
+            *("attention_debate", "retrained_attention", "masked_surrogate", "list_metrics"),
         ),
     ),
     Group(

@@ -96,6 +96,16 @@ def spread(values_IX: Array, seed: int = 0, of: Sequence[int] | None = None) -> 
     return mean, *np.reshape(limits, (-1, 2)).T
 
 
+def mean_within(values: Sequence[float] | Array, least: float, most: float) -> tuple[float, float, float]:
+    """Return the mean of the known values and its 95 % confidence interval, cut off at the limits of the scale."""
+    known = np.asarray(values, dtype=float)
+    known = known[~np.isnan(known)]
+    if not len(known):
+        return (float("nan"),) * 3
+    mean, low, high = (float(part[0]) for part in spread(known[:, None]))
+    return mean, *np.clip([low, high], least, most).tolist()
+
+
 def _limits(mean: Array, drawn_DX: Array, count: int) -> tuple[Array, Array]:
     """Return the 95 % confidence interval by the means of bootstrap draws from ``count`` values; NaN for one value."""
     if count >= ENOUGH:
@@ -127,9 +137,10 @@ def too_few(inputs: int, called: str = "inputs") -> str:
     return f"{inputs} {named}: too few to rank methods ({ENOUGH} needed)" if inputs < ENOUGH else ""
 
 
-def with_interval(gain: tuple[float, float, float]) -> str:
+def with_interval(gain: tuple[float, float, float], sign: str = "+") -> str:
     """Return a mean with its confidence interval, if there is one: "+0.210 (95 % CI +0.050 to +0.330)"."""
-    return f"{gain[0]:+.3f}" + ("" if np.isnan(gain[1]) else f" (95 % CI {gain[1]:+.3f} to {gain[2]:+.3f})")
+    mean, low, high = (f"{value:{sign}.3f}" for value in gain)
+    return mean if np.isnan(gain[1]) else f"{mean} (95 % CI {low} to {high})"
 
 
 def tied_places(ranks_IM: Array, seed: int = 0, of: Sequence[int] | None = None) -> list[int]:

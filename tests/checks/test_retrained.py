@@ -18,7 +18,8 @@ from tests.methods.properties import model_of
 from tests.models import CASES
 from tests.support import folders
 from tests.support.threads import beside_another_thread
-from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, SEEDS, UNIFORM, RetrainedAttention
+from whyformer.checks.debate import AttentionDebate
+from whyformer.checks.retrained import CONTROL, EVEN, GUIDES, LSTM, MODEL, OWN, SEEDS, UNIFORM, RetrainedAttention
 from whyformer.checks.training import ExampleRunner, Examples, Said, adversarial, copy_of, ready
 from whyformer.cli.main import app
 from whyformer.errors import BadInput, NotOffered, WhyformerError
@@ -83,7 +84,7 @@ def test_a_task_that_needs_attention(found: RetrainedAttention) -> None:
     accuracy = {m.name: m.accuracy for m in found.models if np.isnan(m.weight)}
     assert accuracy[MODEL] >= 0.95 and accuracy[CONTROL] >= 0.95
     assert accuracy[UNIFORM] <= accuracy[CONTROL] - 0.1
-    uniform, _, own, _ = (accuracy[name] for name in GUIDES)
+    uniform, own = accuracy[EVEN], accuracy[OWN]
     assert own >= uniform + 0.1  # the marked position, found by the model, is all that the MLP needs
     findings = {f.title: f for f in found.findings()}
     assert (findings["Uniform attention"].level, findings["Guided MLP"].level) == ("ok", "ok")
@@ -200,7 +201,7 @@ def test_texts(tokenizer: Any) -> None:
     found = wf.retrained_attention(folders.bert(), TEXTS, ["positive", "negative"] * 6, processor=tokenizer, **how)
     assert 0 < found.cost.backwards < found.cost.forwards
     frame = found.to_frame()
-    assert list(frame["model"]) == [MODEL, CONTROL, SEEDS, UNIFORM, "adversary", "adversary", *GUIDES]
+    assert list(frame["model"]) == [MODEL, CONTROL, SEEDS, UNIFORM, "adversary", "adversary", LSTM, *GUIDES]
     assert frame["lambda"].notna().sum() == 2
 
 
@@ -234,7 +235,7 @@ def test_a_recurrent_model_whose_weights_have_no_query() -> None:
     torch.testing.assert_close(torch.stack([even.probability[i] for i in range(10)]), flat)
     how: dict[str, Any] = {"epochs": 1, "guide_epochs": 1, "lambdas": (0.1,), "seeds": 1}
     result = wf.retrained_attention(loaded, {"input_ids": ids}, labels, others={"itself": loaded}, **how)
-    itself, own = (result.named(name) for name in ("MLP, attention of itself", GUIDES[2]))
+    itself, own = (result.named(name) for name in ("MLP, attention of itself", OWN))
     assert replace(itself, name="") == replace(own, name="")
 
 
@@ -289,7 +290,7 @@ def test_the_command(tmp_path: Path, tokenizer: Any) -> None:
     command = ["check", "--model", str(folder), "--train", str(file), "--epochs", "1", "--json"]
     ran = runner.invoke(app, command)
     assert ran.exit_code == 0, ran.output
-    assert json.loads(ran.stdout)["what"] == RetrainedAttention.what
+    assert json.loads(ran.stdout)["what"] == AttentionDebate.what
     file.write_text("no label here\n", encoding="utf-8")
     refused = runner.invoke(app, command)
     assert refused.exit_code != 0 and "line 1" in refused.output

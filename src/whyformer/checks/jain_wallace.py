@@ -29,7 +29,8 @@ from whyformer.checks.attention_rows import (
     rows_of,
     tvd,
 )
-from whyformer.checks.exam import Exam, Finding, how_far_apart
+from whyformer.checks.exam import Exam, Finding
+from whyformer.evidence import mean_within, with_interval
 from whyformer.parameters import Count, Limits
 from whyformer.results.types import Explanation
 from whyformer.run import Run
@@ -132,6 +133,13 @@ class AttentionTest:
     original: Explanation  # the shown attention, with the output as its value
     adversarial: Explanation | None
 
+    @property
+    def entropy(self) -> float:
+        """Entropy of the attention on ordinary tokens, as a share of the largest possible; NaN for a single token."""
+        weights = self.original.scores[~np.array(self.original.units.special, bool)].astype(float)
+        shares = weights[weights > 0] / max(weights.sum(), np.finfo(float).tiny)
+        return float(-(shares * np.log(shares)).sum() / math.log(len(weights))) if len(weights) > 1 else math.nan
+
 
 @dataclass(frozen=True)
 class JainWallace:
@@ -158,53 +166,73 @@ class JainWallace:
         known = [(tau, p) for tau, p in known if not math.isnan(p)]
         return mean_known([float(p < SIGNIFICANT and tau > 0) for tau, p in known])
 
+    def spread(self, name: str) -> tuple[float, float, float]:
+        """Mean over the inputs with its 95 % confidence interval."""
+        values = [float(getattr(i, name)) for i in self.inputs]
+        return mean_within(values, -1.0 if name.startswith("tau") else 0.0, math.log(2) if name == "jsd" else 1.0)
+
     def findings(self) -> tuple[Finding, ...]:
         return (*self._correlation(), self._permutation(), self._adversary())
 
     def _correlation(self) -> tuple[Finding, ...]:
-        gradient, loo, between = self.mean("tau_gradient"), self.mean("tau_loo"), self.mean("tau_between")
-        known = [t for t in (gradient, loo) if not math.isnan(t)]
+        gradient, loo, between = (self.spread(f"tau_{name}") for name in ("gradient", "loo", "between"))
+        known = [t for t in (gradient, loo) if not math.isnan(t[0])]
         if not known:
             return ()
-        low = max(known) < LOW_AGREEMENT
+        level = _level(max(known), LOW_AGREEMENT)
+        like = {"ok": "partly like", "note": "perhaps differently from", "warning": "differently from"}[level]
         numbers = {
-            "tau_gradient": gradient,
-            "tau_loo": loo,
-            "tau_gradient_with_loo": between,
+            "tau_gradient": gradient[0],
+            "tau_loo": loo[0],
+            "tau_gradient_with_loo": between[0],
             "significant_gradient": self.significant("gradient"),
             "significant_loo": self.significant("loo"),
         }
         text = (
-            f"Attention ranks the units {'differently from' if low else 'partly like'} other importance scores: "
+            f"Attention ranks the units {like} other importance scores: "
             f"Kendall's τ is {_signed(gradient)} with gradient × input and {_signed(loo)} with leave-one-out "
             f"({_signed(between)} between these two; 1: same order, 0: chance)."
         )
-        return (Finding("warning" if low else "ok", "jain_wallace", "Attention and importance", text, numbers),)
+        return (Finding(level, "jain_wallace", "Attention and importance", text, numbers),)
 
     def _permutation(self) -> Finding:
-        change, largest, mixing = self.mean("median_change"), self.mean("max_attention"), self.mean("mixing")
-        numbers = {"median_change": change, "max_attention": largest, "mixing_ratio": mixing}
-        small = change < SMALL_CHANGE
-        then = f", although the largest weight is {largest:.2f}. " if small else ": the attention pattern matters. "
+        change, largest, mixing = self.spread("median_change"), self.mean("max_attention"), self.mean("mixing")
+        numbers = {"median_change": change[0], "max_attention": largest, "mixing_ratio": mixing}
+        level = _level(change, SMALL_CHANGE)
+        then = {
+            "ok": ": the attention pattern matters. ",
+            "note": f": inconclusive, a change below {SMALL_CHANGE:g} counts as none. ",
+            "warning": f", although the largest weight is {largest:.2f}. ",
+        }[level]
         text = (
-            f"Shuffling the attention weights of ordinary tokens changes the probability by {change:.3f} (median of "
-            f"{self.permutations} shuffles){then}"
+            f"Shuffling the attention weights of ordinary tokens changes the probability by "
+            f"{with_interval(change, '')} (median of {self.permutations} shuffles){then}"
         )
         if not math.isnan(mixing):
             text += f"Attention contributes {mixing:.0%} of the vector at the output position; the residual the rest."
-        return Finding("warning" if small else "ok", "jain_wallace", "Shuffled attention", text.strip(), numbers)
+        return Finding(level, "jain_wallace", "Shuffled attention", text.strip(), numbers)
 
     def _adversary(self) -> Finding:
-        far, change = self.mean("jsd"), self.mean("change")
-        numbers = {"jsd": far, "change": change, "epsilon": self.epsilon, "largest_possible_jsd": math.log(2)}
-        text = (
-            f"A different attention map ({how_far_apart(far)}) gives the same output (the probability changes by "
-            f"{change:.3f}): attention is not the only explanation of this prediction."
-            if far >= FAR
-            else f"A very different attention map with the same output was not found (best: {how_far_apart(far)}; "
-            f"allowed change of the probability: {self.epsilon:g})."
-        )
-        return Finding("warning" if far >= FAR else "ok", "jain_wallace", "Adversarial attention", text, numbers)
+        far, change = self.spread("jsd"), self.mean("change")
+        numbers = {"jsd": far[0], "change": change, "epsilon": self.epsilon, "largest_possible_jsd": math.log(2)}
+        level = {"ok": "warning", "warning": "ok"}.get(_level(far, FAR), "note")
+        apart = f"JSD {with_interval(far, '')}; 0: same map, 0.69: no overlap"
+        text = {
+            "warning": f"A different attention map ({apart}) gives the same output (the probability changes by "
+            f"{change:.3f}): attention is not the only explanation.",
+            "ok": f"A very different attention map with the same output was not found (best: {apart}; allowed change "
+            f"of the probability: {self.epsilon:g}).",
+            "note": f"Whether a different attention map gives the same output is inconclusive ({apart}; from {FAR:g} "
+            "on, maps count as different).",
+        }[level]
+        return Finding(level, "jain_wallace", "Adversarial attention", text, numbers)
+
+
+def _level(value: tuple[float, float, float], bar: float) -> str:
+    """Return "ok" above the bar and "warning" below it; "note" where the interval of several inputs holds the bar."""
+    mean, low, high = value
+    low, high = (mean, mean) if math.isnan(low) else (low, high)
+    return "ok" if low >= bar else "warning" if high < bar else "note"
 
 
 def jain_wallace(
@@ -294,5 +322,5 @@ def permuted(places: list[LayerRows], count: int, seed: int) -> list[Tensor]:
     return result
 
 
-def _signed(value: float) -> str:
-    return "undefined" if math.isnan(value) else f"{value:+.2f}"
+def _signed(value: tuple[float, float, float]) -> str:
+    return "undefined" if math.isnan(value[0]) else with_interval(value)

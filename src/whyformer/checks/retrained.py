@@ -36,12 +36,15 @@ SLACK = 0.02  # TVD that an adversary may have beyond one that only imitates the
 NAN = math.nan
 MODEL, CONTROL, UNIFORM = "the model", "retrained", "retrained, uniform attention"
 SEEDS = "retrained, other seed"
-GUIDES = (
-    "MLP, uniform weights",
-    "MLP, weights it learns",
-    "MLP, the model's attention",
-    "MLP, the adversary's attention",
-)
+LSTM = "base LSTM"  # a BiLSTM with additive attention, over the vectors that the MLP reads
+GUIDES = {  # name of the model → name of its accuracy in the finding
+    "MLP, uniform weights": "uniform",
+    "MLP, weights it learns": "learned",
+    "MLP, the base LSTM's attention": "lstm",
+    "MLP, the model's attention": "model",
+    "MLP, the adversary's attention": "adversary",
+}
+EVEN, _, _, OWN, _ = GUIDES
 BRIEF = "trained too briefly: give more epochs or a higher lr, and compare again."
 
 
@@ -140,12 +143,13 @@ class RetrainedAttention(Result):
         return (self._finding("note", "Other seeds", text, meaning, numbers),)
 
     def _guide(self) -> Finding:
-        even, theirs = self.named(GUIDES[0]), self.named(GUIDES[2])
+        even, theirs = self.named(EVEN), self.named(OWN)
         gain, low, high = self.lost(theirs, even)
         level, meaning = "note", "No significant difference: the model's attention is not shown to be informative."
         if low > 0:
             level, meaning = "ok", "The model's attention is informative by itself."
         elif high < 0:
+            level = "warning"
             meaning = "The model's attention is worse than uniform weights: it is not informative by itself."
         guides = [m for m in self.models if m.name.startswith("MLP, ")]
         accuracies = "; ".join(f"{m.name.removeprefix('MLP, ')} {m.accuracy:.3f}" for m in guides)
@@ -153,8 +157,7 @@ class RetrainedAttention(Result):
             f"Accuracy of a classifier without context, by the weights that it is guided by: {accuracies}. The model's "
             f"attention against uniform weights: {with_interval((gain, low, high))}."
         )
-        keys = ("uniform", "learned", "model", "adversary")
-        numbers = {key: self.named(name).accuracy for key, name in zip(keys, GUIDES, strict=True)}
+        numbers = {GUIDES[m.name]: m.accuracy for m in guides if m.name in GUIDES}
         return self._finding(level, "Guided MLP", text, meaning, numbers)
 
     def _adversary(self) -> Finding:
@@ -236,7 +239,7 @@ def retrained_attention(
     started = time.perf_counter()
     loaded = loaded_as(LoadedModel, model, processor, attention_at)
     with loaded.borrowed():
-        examples = _examples(loaded, inputs, labels, validation, batch_size, seed)
+        examples = examples_of(loaded, inputs, labels, validation, batch_size, seed)
         refuse_quantised(loaded.model, "retrained_attention trains a copy of the model")
         refuse_without_gradients(loaded.model, "retrained_attention")
         reader = fine_tuning.ExampleRunner(loaded, examples)
@@ -261,9 +264,13 @@ def retrained_attention(
     imitation = adversaries[0][0].tvd
     chosen, guide = max((a for a in adversaries if a[0].tvd <= imitation + SLACK), key=lambda a: a[0].jsd)
     even = {row: ordinary / ordinary.sum().clamp(min=1) for row, ordinary in base.ordinary.items()}
-    guides = dict(zip(GUIDES, (even, None, base.attention, guide.attention), strict=True))
-    for name, weights_of in (guides | {f"MLP, attention of {n}": their for n, their in lent.items()}).items():
-        models.append(trial.guided(name, weights_of, guide_epochs))
+    lstm = trial.guided(LSTM, None, guide_epochs, recurrent=True)
+    models.append(trial.measured(LSTM, lstm))
+    weights_by = (even, None, lstm.attention, base.attention, guide.attention)
+    guides = dict(zip(GUIDES, weights_by, strict=True)) | {f"MLP, attention of {n}": w for n, w in lent.items()}
+    for name, weights_of in guides.items():
+        found = trial.guided(name, weights_of, guide_epochs)
+        models.append(trial.measured(name, fine_tuning.Said(found.probability)))  # an MLP is no model with attention
     passes = (trial.passes + reader.passes) / len(rows)
     options = {"start": start, "epochs": epochs, "lr": rate, "guide_epochs": guide_epochs, "seed": seed}
     return RetrainedAttention(
@@ -321,11 +328,13 @@ class _Trial:
         classes = [self.classes_of[row] for row in self.examples.validation]
         return max(classes.count(c) for c in set(classes)) / len(classes)
 
-    def guided(self, name: str, guide: dict[int, Tensor] | None, epochs: int) -> TrainedModel:
+    def guided(
+        self, name: str, guide: dict[int, Tensor] | None, epochs: int, recurrent: bool = False
+    ) -> fine_tuning.Said:
         device = next(self.loaded.model.parameters()).device
         settings = {"epochs": epochs, "seed": self.settings["seed"], "device": device, "track": self.settings["track"]}
-        probability = fine_tuning.guided(self.base, guide, self.classes_of, self.examples, label=name, **settings)
-        return self.measured(name, fine_tuning.Said(probability))
+        settings |= {"label": name, "recurrent": recurrent}
+        return fine_tuning.guided(self.base, guide, self.classes_of, self.examples, **settings)
 
     def measured(self, name: str, said: fine_tuning.Said, weight: float = NAN) -> TrainedModel:
         rows = self.examples.validation
@@ -357,7 +366,7 @@ def _attention_of(other: Any, loaded: LoadedModel, examples: fine_tuning.Example
     return result
 
 
-def _examples(
+def examples_of(
     loaded: LoadedModel, inputs: Any, labels: Any, validation: Any, batch_size: int | None, seed: int
 ) -> fine_tuning.Examples:
     """Check inputs and labels before long work, and split them into training and validation."""

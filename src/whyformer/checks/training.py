@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from whyformer.brief import brief
 from whyformer.capture.roles import Impose
@@ -274,19 +274,29 @@ def adversarial(base: Said, weight: float) -> Loss:
 
 
 class GuidedMLP(nn.Module):
-    """tanh(W x) at each position by itself, weighted, and a decision: Wiegreffe & Pinter 2019, section 3.4."""
+    """tanh(W x) at each position by itself, weighted, and a decision: Wiegreffe & Pinter 2019, section 3.4.
 
-    def __init__(self, width: int, classes: int) -> None:
+    recurrent: a BiLSTM over the positions instead, weighted by its own additive attention (Jain & Wallace 2019).
+    """
+
+    def __init__(self, width: int, classes: int, recurrent: bool = False) -> None:
         super().__init__()
         self.norm, self.project = nn.LayerNorm(width, elementwise_affine=False), nn.Linear(width, WIDTH)
+        self.encode = nn.LSTM(WIDTH, WIDTH // 2, batch_first=True, bidirectional=True) if recurrent else None
         self.inner, self.score = nn.Linear(WIDTH, WIDTH // 2), nn.Linear(WIDTH // 2, 1, bias=False)
         self.decide = nn.Linear(WIDTH, classes)
 
-    def forward(self, values_BNE: Tensor, ordinary_BN: Tensor, guide_BN: Tensor | None) -> Tensor:
+    def forward(
+        self, values_BNE: Tensor, ordinary_BN: Tensor, counts_B: Tensor, guide_BN: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """(B, C) logits, and the (B, N) weights; counts_B: positions of each example, those behind are padding."""
         states = self.project(self.norm(values_BNE)).tanh()
+        if self.encode is not None:
+            packed = pack_padded_sequence(states, counts_B, batch_first=True, enforce_sorted=False)
+            states, _ = pad_packed_sequence(self.encode(packed)[0], batch_first=True, total_length=states.shape[1])
         if guide_BN is None:  # it learns its own
             guide_BN = self.score(self.inner(states).tanh())[..., 0].masked_fill(~ordinary_BN, -1e9).softmax(-1)
-        return self.decide((guide_BN[..., None] * states).sum(1))
+        return self.decide((guide_BN[..., None] * states).sum(1)), guide_BN
 
 
 def guided(
@@ -300,30 +310,39 @@ def guided(
     device: torch.device,
     track: Callable[[Sequence[Any], str], Any],
     label: str,
-) -> dict[int, Tensor]:
-    """(C,) probabilities of each validation example, by a diagnostic trained with the guide's weights."""
+    recurrent: bool = False,
+) -> Said:
+    """Probabilities and weights of a diagnostic that was trained with the guide's weights, or with its own."""
     # It reads the values of the model's first attention at each position, which depend on no other position.
     # NOTE[DIFF]: the authors learn word vectors for it; these are the model's, and not only of words.
     step = 32
     width, classes = base.values[examples.train[0]].shape[1], max(2, len(base.probability[examples.train[0]]))
 
-    def batch(rows: list[int]) -> tuple[Tensor, Tensor, Tensor | None]:
+    def outputs(mlp: GuidedMLP, rows: list[int]) -> tuple[Tensor, Tensor]:
         parts = [base.values, base.ordinary] + ([] if guide is None else [guide])
         padded = [pad_sequence([part[row] for row in rows], batch_first=True).to(device) for part in parts]
-        return padded[0], padded[1], None if guide is None else padded[2]
+        counts = torch.tensor([len(base.ordinary[row]) for row in rows])
+        logits, weights = mlp(padded[0], padded[1], counts, None if guide is None else padded[2])
+        return logits, weights
 
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.enable_grad():
         torch.manual_seed(seed)
-        mlp = GuidedMLP(width, classes).to(device)
+        mlp = GuidedMLP(width, classes, recurrent).to(device)
         optimizer = torch.optim.Adam(mlp.parameters(), lr=1e-3)
         for rows in track(plan_of(examples, epochs, step, seed), label):
-            loss = F.cross_entropy(mlp(*batch(rows)), torch.tensor([classes_of[row] for row in rows], device=device))
+            wanted = torch.tensor([classes_of[row] for row in rows], device=device)
+            loss = F.cross_entropy(outputs(mlp, rows)[0], wanted)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+    result = Said(ordinary=base.ordinary)
     with torch.no_grad():
-        parts = batches(examples.validation, examples, step)
-        return {row: p.cpu() for rows in parts for row, p in zip(rows, mlp(*batch(rows)).softmax(-1), strict=True)}
+        for rows in batches([*examples.train, *examples.validation], examples, step):
+            logits, weights = outputs(mlp, rows)
+            for i, row in enumerate(rows):
+                result.probability[row] = logits[i].softmax(-1).cpu()
+                result.attention[row] = weights[i, : len(base.ordinary[row])].cpu()
+    return result
 
 
 # A copy of a model that is robust to a few masked parts: fine-tuned on inputs with some of them masked at random.

@@ -263,7 +263,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "checks": _texts("--checks -c NAME", f"Check; repeatable. One of: {', '.join(CHECKS)}.", shown="all"),
     "train": _path(
         "--train FILE",
-        "Train copies of the model on text<TAB>label lines: with uniform and with other attention.",
+        "Debate attention on text<TAB>label lines: shuffled, adversarial, and in copies of the model.",
         dir_okay=False,
     ),
     "epochs": _number("--epochs N", "With --train: epochs of training.", 3),

@@ -16,7 +16,8 @@ from whyformer.extras import require
 from whyformer.files import IMAGES
 
 MODEL = "inputs file model trust_remote_code"
-COPIES = 6  # that --train trains: two of the model, and one adversary for each of four weights
+COPIES = 7  # that --train trains: three of the model, and one adversary for each of four weights
+HELD = 0.2  # share of the examples that --train tests attention on, at most a hundred
 JUDGED = "replace units hold target batch_size seed cache out/compare json"
 
 
@@ -105,7 +106,7 @@ def check(asked: CommandArguments) -> None:
       whyformer check --file reviews.txt -m grad_sam --out check.html
       whyformer check --file reviews.txt --cache results/
       whyformer check cat.jpg --model my-vit/ --out check.png
-      whyformer check --model my-bert/ --train reviews.tsv --out trained.html
+      whyformer check --model my-bert/ --train reviews.tsv --out debate.html
     """
     if asked.train is None:
         from whyformer.checks.check import check as run
@@ -125,7 +126,7 @@ def check(asked: CommandArguments) -> None:
         raise BadInput(
             "--train uses the examples of its file: omit texts, --file, --checks, --method, --target and --cache."
         )
-    from whyformer.checks.retrained import retrained_attention
+    from whyformer.checks.debate import attention_debate
 
     texts, labels = labelled(asked.train)
     model, processor, kind = asked.load_any()
@@ -135,11 +136,14 @@ def check(asked: CommandArguments) -> None:
     announce(
         Explainer(model, processor),
         raw,
-        lambda work: COPIES * 3 * asked.epochs * work.inputs,  # a step of training costs about three forwards
+        lambda work: (
+            COPIES * 3 * asked.epochs * work.inputs  # a step of training costs about three forwards
+            + min(100, HELD * work.inputs) * work.checks(["jain_wallace"], "raw_attention")
+        ),
         "Give fewer examples or --epochs 1 to shorten it.",
     )
     options = {"epochs": asked.epochs, "batch_size": asked.batch_size, "seed": asked.seed}
-    deliver(retrained_attention(model, raw, labels, processor=processor, **options), asked)
+    deliver(attention_debate(model, raw, labels, processor=processor, **options), asked)
 
 
 def labelled(file: Path) -> tuple[list[str], list[str | int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +69,11 @@ class Source:
             if place is not None:
                 error.args = (f"inputs[{place}]: {error}",)
             raise
+
+    def select(self, rows: Sequence[int]) -> Source:
+        """Return some of the inputs, as they were given."""
+        whole = None if self.whole is None else self.whole.select(rows)
+        return replace(self, whole=whole, size=len(rows), raw=tuple(self.raw[i] for i in rows) if self.raw else ())
 
     def _to_blame(self, raw: list[Raw], message: str) -> int | None:
         """Return the first input that raises this error by itself, unless all inputs do."""
