@@ -111,6 +111,16 @@ def test_a_reply_beyond_the_limit_is_passed_on_without_being_held(monkeypatch: p
     assert field == {"error": relay.TOO_LARGE, "reason": "unsupported"} and streamed.endswith(DONE) and len(read) < 2
 
 
+def test_a_line_that_comes_byte_by_byte_is_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that was there of it was copied for each byte: a few megabytes kept the proxy busy for hours."""
+    cut: list[int] = []
+    joined = relay._joined
+    monkeypatch.setattr(relay, "_joined", lambda lines: cut.append(len(lines)) or joined(lines))
+    monkeypatch.setattr(relay, "LONGEST_LINE", 600)
+    told = ask(streaming(*[b"x"] * 2000, b"\n\n", DONE), ASKED | {"stream": True}).content
+    assert told.startswith(b"x" * 2000 + b"\n\n") and told.endswith(DONE) and len(cut) < 10
+
+
 def test_several_choices_are_said_to_be_there() -> None:
     choices = [{"index": i, "message": {"content": ANSWER}} for i in range(2)]
     _, added = split(ask(Upstream(json.dumps({"choices": choices}).encode())).content)
@@ -423,6 +433,11 @@ def test_other_paths_are_passed_on_unchanged() -> None:
         "..%3b/x",
         "%c0%ae%c0%ae/x",
         "%" + "25" * 7 + "2e./x",
+        "%EF%BC%8E%EF%BC%8E/admin",  # wide dots
+        "..%ef%bc%8fadmin",  # a wide slash
+        "..%23/admin",
+        "..%3f/admin",
+        "%u002e%U002E/admin",
     ],
 )
 def test_no_path_leads_out_of_the_api(path: str) -> None:
@@ -433,16 +448,42 @@ def test_no_path_leads_out_of_the_api(path: str) -> None:
 def test_clients_share_no_cookies_and_browsers_get_no_orders() -> None:
     orders = {"set-cookie": "session=of-the-first", "access-control-allow-origin": "*", "clear-site-data": '"*"'}
     orders |= {"content-security-policy": "script-src *", "x-frame-options": "ALLOWALL", "x-one": "1"}
+    orders |= {
+        "timing-allow-origin": "*",
+        "x-webkit-csp": "script-src *",
+        "cross-origin-resource-policy": "cross-origin",
+    }
     upstream = Upstream(**orders, **{"connection": "x-private", "x-private": "1"})
     asking = client(upstream)
-    headers = {"connection": "x-hop", "x-hop": "1", "x-stays": "1"}
+    headers = {
+        "connection": "x-hop",
+        "x-hop": "1",
+        "x-stays": "1",
+        "x-original-url": "/admin",
+        "x-rewrite-url": "/admin",
+    }
     for path in (CHAT, "/v1/embeddings"):
         told = asking.post(path, json=PLAIN, headers=headers)
-        assert not {"set-cookie", "access-control-allow-origin", "clear-site-data", "x-private"} & {*told.headers}
+        assert {*orders} & {*told.headers} == {
+            "content-security-policy",
+            "x-frame-options",
+            "x-one",
+            "cross-origin-resource-policy",
+        }
+        assert "x-private" not in told.headers and told.headers["cross-origin-resource-policy"] == "same-origin"
         assert told.headers["x-one"] == "1" and "default-src 'none'" in told.headers["content-security-policy"]
         assert told.headers["x-frame-options"] == "DENY" and "*" not in told.headers["content-security-policy"]
-    assert not any("cookie" in sent.headers or "x-hop" in sent.headers for sent in upstream.sent)
+    refused = {"cookie", "x-hop", "x-original-url", "x-rewrite-url"}
+    assert not any(refused & {*sent.headers} for sent in upstream.sent)
     assert all(sent.headers["x-stays"] == "1" for sent in upstream.sent)
+
+
+def test_replies_that_contradict_http_reach_the_client_whole() -> None:
+    both = Upstream(b"longer", **{"content-length": "1", "transfer-encoding": "chunked"})
+    for path in (CHAT, "/v1/embeddings"):
+        told = client(both).post(path, json=PLAIN)
+        assert told.content == b"longer" and "content-length" not in told.headers
+        assert client(Upstream(b"odd", status=999)).post(path, json=PLAIN).status_code == 599
 
 
 def test_errors_of_the_server_are_the_servers() -> None:

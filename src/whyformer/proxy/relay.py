@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
+import unicodedata
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -42,8 +43,10 @@ from whyformer.serve.safety import LONGEST_TEXT
 HOP = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"}
 HOP |= {"transfer-encoding", "upgrade", "expect"}
 OURS = {"host", "content-length", "accept-encoding", "authorization", "cookie", "origin"}
+OURS |= {"x-original-url", "x-rewrite-url"}  # some servers take these for the path
 BROWSER = {"set-cookie", "set-cookie2", "clear-site-data", "strict-transport-security", "alt-svc", "link", "refresh"}
 BROWSER |= {"nel", "report-to", "reporting-endpoints", "service-worker-allowed", "sourcemap"}
+BROWSER |= {"x-content-security-policy", "x-webkit-csp", "timing-allow-origin"}
 BROWSER_GROUPS = ("access-control-", "content-security-policy", "cross-origin-")
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
 TIMEOUT = httpx.Timeout(600.0, connect=10.0)
@@ -237,11 +240,15 @@ class _Completion:
 
     async def _events(self, reply: httpx.Response) -> AsyncIterator[bytes]:
         """Hand on events as they come, line by line; the field is an event of its own before the last one."""
-        rest, trouble, waiting, size = b"", "", True, 0
+        rest, trouble, waiting, size = bytearray(), "", True, 0
         try:
             async for chunk in reply.aiter_raw():
-                *lines, rest = (rest + chunk).split(b"\n")
+                rest += chunk
                 size += len(chunk)
+                if b"\n" not in chunk and len(rest) <= LONGEST_LINE:
+                    continue  # a line may come byte by byte: it is cut once
+                *lines, last = bytes(rest).split(b"\n")
+                rest = bytearray(last)
                 if size <= LARGEST_REPLY:
                     self.reply.read_lines(lines)
                 at = next((i for i, line in enumerate(lines) if DONE.fullmatch(line)), -1) if waiting else -1
@@ -251,13 +258,14 @@ class _Completion:
                     waiting, lines = False, lines[at:]
                 yield _joined(lines)
                 if len(rest) > LONGEST_LINE:
-                    yield rest
-                    rest = b""
-            self.reply.read_lines([rest])
-            if waiting and not DONE.fullmatch(rest):  # some servers end without [DONE]
-                yield (rest + b"\n\n" if rest else b"") + event_of(self.reply, await self._field(size))
+                    yield last
+                    rest.clear()
+            last = bytes(rest)
+            self.reply.read_lines([last])
+            if waiting and not DONE.fullmatch(last):  # some servers end without [DONE]
+                yield (last + b"\n\n" if last else b"") + event_of(self.reply, await self._field(size))
             else:
-                yield (event_of(self.reply, await self._field(size)) if waiting else b"") + rest
+                yield (event_of(self.reply, await self._field(size)) if waiting else b"") + last
         except httpx.HTTPError as error:
             trouble = type(error).__name__
             raise
@@ -287,20 +295,22 @@ def _passing(headers: Iterable[tuple[bytes, bytes]], without: set[str]) -> list[
 
 
 def _headers(reply: httpx.Response, without: set[str]) -> list[tuple[bytes, bytes]]:
-    passing = _passing(reply.headers.raw, without | BROWSER | {"date"})
+    wrong = {"content-length"} if "transfer-encoding" in reply.headers else set()  # which says where the reply ends
+    passing = _passing(reply.headers.raw, without | BROWSER | {"date"} | wrong)
     return [(name, value) for name, value in passing if not name.decode("latin-1").startswith(BROWSER_GROUPS)]
 
 
 def _leads_out(path: str) -> bool:
-    """Whether some server could read '..' in a path: behind ';', with '\\', or encoded again."""
+    """Whether some server could read '..' in a path: behind ';', with '\\', in wide characters, or encoded again."""
     for _ in range(ENCODINGS):
         path = unquote(path)
-    parts = [part.partition(";")[0].strip() for part in re.split(r"[/\\]", path)]
-    return bool({".", ".."} & {*parts}) or not path.isprintable() or "\ufffd" in path or "%25" in path
+    parts = [re.split("[;?#]", part)[0].strip() for part in re.split(r"[/\\]", unicodedata.normalize("NFKC", path))]
+    again = re.search("%(25|u)", path, re.IGNORECASE)
+    return bool({".", ".."} & {*parts}) or not path.isprintable() or "\ufffd" in path or again is not None
 
 
 def _passed_on(reply: httpx.Response, content: AsyncIterator[bytes], *without: str) -> Response:
-    made = StreamingResponse(content, reply.status_code)
+    made = StreamingResponse(content, min(reply.status_code, 599))  # beyond is none of HTTP
     made.raw_headers = _headers(reply, {*without})
     return made
 
