@@ -294,8 +294,12 @@ def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 
 def append_to(path: Path) -> IO[bytes]:
-    """Open a private file to add to it; raise OSError for a link."""
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | NO_LINKS, PRIVATE), "ab+")
+    """Open a private file to add to it; raise OSError for a link, or a second name of some other file."""
+    stream = os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | NO_LINKS, PRIVATE), "ab+")
+    if os.fstat(stream.fileno()).st_nlink > 1:
+        stream.close()
+        raise OSError("the file has another name, too")
+    return stream
 
 
 @contextmanager

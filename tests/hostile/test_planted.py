@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import whyformer as wf
 from tests.jobs.sentences import sentences
 from tests.support import folders
 from tests.views import samples
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, JobStopped
+from whyformer.serve.store import Store
 
 TEXTS = sentences(6)
 HOW: dict[str, Any] = {"method": "grad_sam", "part_rows": 4}
@@ -72,6 +74,33 @@ def test_a_result_replaces_a_link_and_leaves_its_target(ending: str, tmp_path: P
     samples.text().save(path)
     assert target.read_text() == "mine" and not path.is_symlink() and path.stat().st_size > 500
     assert {p.name for p in tmp_path.iterdir()} == {"target", path.name}
+
+
+@pytest.mark.parametrize("contents", [None, b"", b"mine"], ids=["dangling", "empty", "words"])
+@pytest.mark.parametrize("name", ["store.sqlite", "store.sqlite-journal"])
+def test_a_store_writes_through_no_link(name: str, contents: bytes | None, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    if contents is not None:
+        target.write_bytes(contents)
+    (tmp_path / name).symlink_to(target)
+    with pytest.raises(BadInput, match="is a link") if name == "store.sqlite" else suppress(BadInput):
+        Store(tmp_path / "store.sqlite").close()
+    assert (target.read_bytes() if target.exists() else None) == contents
+
+
+@pytest.mark.parametrize("name", ["commits.jsonl", "explanations/part-000000.parquet"])
+def test_a_job_writes_into_no_file_that_has_another_name(
+    name: str, job: Path, explainer: wf.Explainer, tmp_path: Path
+) -> None:
+    target, out = tmp_path / "target", tmp_path / "out"
+    shutil.copytree(job, out)
+    (out / "commits.jsonl").unlink()
+    (out / name).unlink(missing_ok=True)
+    target.write_text("mine")
+    (out / name).hardlink_to(target)
+    with pytest.raises(JobStopped, match="has another name") if name == "commits.jsonl" else nullcontext():
+        wf.explain_dataset(explainer, TEXTS, out=out, **HOW)
+    assert target.read_text() == "mine"
 
 
 def test_jobs_and_caches_are_for_their_owner_alone(job: Path, explainer: wf.Explainer, tmp_path: Path) -> None:

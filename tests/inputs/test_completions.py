@@ -130,9 +130,16 @@ def test_how_long_a_server_wants_to_be_left_alone(serve: Serve, monkeypatch: pyt
     monkeypatch.setattr(connection.time, "sleep", pauses.append)
     server = serve(failing=[503] * 5, headers={"Retry-After": "7"})
     wf.CompletionServer(server.url, "tiny", retries=5)([PROMPT], [ANSWER])
-    server.failing, server.headers = [503] * 3, {}
+    server.failing, server.headers = [503] * 3, {"Retry-After": "²"}  # a digit, and no number
     wf.CompletionServer(server.url, "tiny", retries=5)([PROMPT], [ANSWER])
     assert pauses == [7.0] * 5 + [0.001, 0.002, 0.004]
+
+
+def test_a_reply_without_end_is_not_read_to_its_end(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LARGEST_REPLY", 2**20)
+    server = serve(raw=b'{"choices": [' + b" " * 2**22 + b"]}")
+    with pytest.raises(ModelFailed, match="more than 1 MB"):
+        wf.CompletionServer(server.url, "tiny", retries=0)([PROMPT], [ANSWER])
 
 
 @pytest.mark.parametrize(
@@ -146,6 +153,7 @@ def test_how_long_a_server_wants_to_be_left_alone(serve: Serve, monkeypatch: pyt
         ({"failing": [418]}, ModelFailed, "418"),
         ({"raw": b"<html>"}, ModelFailed, "not JSON"),
         ({"raw": b"[]"}, ModelFailed, "without choices"),
+        ({"raw": b"[" * 100_000}, ModelFailed, "not JSON"),
     ],
     ids=str,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import select
 import socket
 import struct
@@ -11,6 +12,7 @@ import urllib.request
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -51,6 +53,8 @@ def ask() -> Iterator[TestClient]:
         {"host": "evil.example"},  # a name that was made to point here
         {"host": "127.0.0.1.evil.example"},
         {"host": ""},
+        {"host": "[::1].evil.example"},
+        {"host": "localhost:80@evil.example"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
     ],
@@ -150,6 +154,36 @@ def test_what_is_no_picture_of_a_known_kind_is_refused(ask: TestClient, content:
     assert refused.status_code == 422 and "JPEG, PNG, WEBP" in refused.json()["error"]
     with pytest.raises(BadInput):
         opened_picture(png(form="TIFF"))
+
+
+def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(ask: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a few bytes, and goes over all pixels: 400 of them kept the server busy for a minute."""
+    from PIL import Image, ImageFile
+
+    written = BytesIO()
+    Image.new("L", (64, 64), 128).save(written, "JPEG", progressive=True)
+    plain = written.getvalue()
+    assert ask.post("/api/images", content=plain).status_code == 200
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("it was decoded"))
+    many = plain[:-2] + plain[plain.rindex(b"\xff\xda") : -2] * 50 + plain[-2:]
+    refused = ask.post("/api/images", content=many)
+    assert refused.status_code == 422 and "more than 50 scans" in refused.json()["error"]
+
+
+def test_a_body_whose_client_left_is_not_taken_for_whole() -> None:
+    messages = iter([{"type": "http.request", "body": b"{}", "more_body": True}, {"type": "http.disconnect"}])
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return next(messages)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    guard = RequestGuard(lambda *_: pytest.fail("it came through"), "127.0.0.1", None)  # type: ignore[arg-type]
+    scope = {"type": "http", "method": "POST", "path": "/v1/files", "query_string": b""}
+    asyncio.run(guard(scope | {"headers": [(b"host", b"localhost")]}, receive, send))
+    assert sent[0]["status"] == 413
 
 
 def test_bodies_beyond_their_limit_are_refused(ask: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -475,8 +509,6 @@ def test_two_lengths_of_a_body_are_refused(ask: TestClient) -> None:
 
 
 def test_only_http_is_served() -> None:
-    import asyncio
-
     guard = RequestGuard(lambda *_: pytest.fail("it came through"), "127.0.0.1", None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="only http"):
         asyncio.run(guard({"type": "websocket"}, None, None))  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from whyformer.errors import BadInput, ModelFailed, WhyformerError, shown
 
 PAUSE = 0.5  # seconds before the second try, then twice as long each time
 LONGEST_PAUSE = 30.0
+LARGEST_REPLY = 32 * 2**20  # bytes
 BUSY = {408, 425, 429, 500, 502, 503, 504}  # statuses that are tried again
 NOT_THERE = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)  # errors that are not
 BEARER = re.compile(r"\b(bearer)\s+[^\s\"',;]+", re.IGNORECASE)  # and the token behind it
@@ -146,7 +147,10 @@ class Connection:
             self._count(Usage(1))
             try:
                 with self._opener.open(Request(self.url + path, data, headers), timeout=self.timeout) as reply:
-                    content = json.loads(reply.read())
+                    data = reply.read(LARGEST_REPLY + 1)
+                if len(data) > LARGEST_REPLY:
+                    raise ModelFailed(f"{self.url}{path} replied with more than {LARGEST_REPLY // 2**20} MB.")
+                content = json.loads(data)
                 self._count(_tokens(content))
                 return content
             except HTTPError as error:
@@ -161,7 +165,7 @@ class Connection:
                     raise ModelFailed(
                         f"no server was reached at {self.url} ({trouble}): start it, or correct the url."
                     ) from error
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ModelFailed(f"{self.url}{path} replied with something that is not JSON: {error}.") from error
             if left:
                 time.sleep(pause)
@@ -211,7 +215,7 @@ class Refused(Exception):
     def __init__(self, error: HTTPError) -> None:
         self.status = error.code
         after = error.headers.get("Retry-After", "") if error.headers else ""
-        self.pause = float(after) if after.strip().isdigit() else None
+        self.pause = float(after) if after.strip().isdecimal() else None
         with error:
             said = BEARER.sub(r"\1 …", " ".join(error.read(4000).decode("utf-8", "replace").split()))
         super().__init__(f"HTTP {error.code}: {said[:300] or error.reason}")

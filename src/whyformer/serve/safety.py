@@ -165,7 +165,9 @@ LARGEST_BODY = 2**20  # bytes of a question
 LARGEST_UPLOAD = 20 * 2**20
 MOST_CONNECTIONS = 512
 MOST_PIXELS = 25_000_000
+MOST_SCANS = 50  # of a JPEG, over all of its pixels each; encoders write about ten
 FORMATS = ("JPEG", "PNG", "WEBP")
+JPEG, SCAN = b"\xff\xd8", b"\xff\xda"  # how a file begins, and a scan of it
 LONGEST_SOUND = 60  # seconds
 RATES = (4_000, 192_000)  # samples a second
 MOST_CHANNELS = 8
@@ -292,7 +294,8 @@ class RequestGuard:
 
 def _name(host: str) -> str:
     """The name in a Host header, without its port."""
-    return host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
+    match = re.fullmatch(r"(\[[^]]*\]|[^:]*)(:\d*)?", host)
+    return match[1] if match else ""
 
 
 def _same(origin: str, host: str) -> bool:
@@ -319,12 +322,12 @@ async def _refuse(
 
 
 async def _body(receive: Receive, most: int) -> bytes | None:
-    """Read the body, whatever length was announced; return None beyond the limit."""
+    """Read the body, whatever length was announced; return None beyond the limit, or if the client left within it."""
     body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            return bytes(body)
+            return None
         body += message.get("body", b"")
         if len(body) > most:
             return None
@@ -347,6 +350,8 @@ def opened_picture(data: bytes) -> Any:
                         f"the image has {width} × {height} pixels; at most {MOST_PIXELS // 10**6} million are allowed: "
                         "make it smaller."
                     )
+                if data.startswith(JPEG) and data.count(SCAN) > MOST_SCANS:
+                    raise BadInput(f"the image has more than {MOST_SCANS} scans: save it again.")
                 image.load()
                 return open_image(image)
         except BadInput:

@@ -68,6 +68,8 @@ class Store:
 
     def __init__(self, path: str | Path | None) -> None:
         self.path = None if path is None else writable_file(path, name="--store")
+        if self.path is not None and self.path.is_symlink():
+            raise BadInput(f"--store: {str(path)!r} is a link, which is not written through: name the file itself.")
         if self.path is not None and not self.path.exists():
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # what people type is theirs
         self._lock = threading.Lock()
