@@ -85,9 +85,22 @@ class Brute:
         self.one = {name: tensor[self.row : self.row + 1] for name, tensor in self.case.inputs.items()}
         self.target = int(self.logits(self.one).argmax())
 
-    def logits(self, inputs: dict[str, Tensor]) -> Tensor:
-        with torch.no_grad():
-            return self.case.logits_of(self.model(**inputs))
+    def logits(self, inputs: dict[str, Tensor], absent: dict[str, Tensor] | None = None) -> Tensor:
+        """Return the logits; the vectors of ids that are ``absent``, by embedding, are the mean of their table."""
+        hooks = []
+        for path, gone in (absent or {}).items():
+
+            def hook(module: nn.Module, args: Any, out: Tensor, gone: Tensor = gone) -> Tensor:
+                mean = module.weight.mean(0)  # type: ignore[union-attr, operator]
+                return torch.where(gone.expand(out.shape[:-1])[..., None], mean, out)
+
+            hooks.append(self.model.get_submodule(path).register_forward_hook(hook))
+        try:
+            with torch.no_grad():
+                return self.case.logits_of(self.model(**inputs))
+        finally:
+            for handle in hooks:
+                handle.remove()
 
     def value(self) -> float:
         return float(self.logits(self.one)[0, self.target])
@@ -100,11 +113,14 @@ class Brute:
         """The value with some units replaced, each variant by itself; None where ``replace`` is not known here."""
         out = []
         for present in present_MU:
-            inputs, at = dict(self.one), 0
+            inputs, gone, at = dict(self.one), dict[str, Tensor](), 0
             for argument in arguments:
                 units = self.units(argument)
                 absent = [unit for unit, there in zip(units, present[at : at + len(units)], strict=True) if not there]
                 at += len(units)
+                if replace == "mean_vector" and argument.embedding is not None:
+                    gone[argument.embedding] = torch.isin(argument.owner, torch.tensor(absent, dtype=torch.long))
+                    continue
                 changed = argument.replaced(inputs[argument.name], absent, replace)
                 if changed is None:
                     return None
@@ -114,7 +130,7 @@ class Brute:
                     for mask in self.case.masks:
                         inputs[mask] = inputs[mask][:, stays]
             try:
-                out.append(float(self.logits(inputs)[0, self.target]))
+                out.append(float(self.logits(inputs, gone)[0, self.target]))
             except (RuntimeError, IndexError):  # no token is left, or positions have weights of their own
                 return None
         return np.array(out)
@@ -384,6 +400,9 @@ class Examined:
             at += len(self.brute.units(a))
         if np.argmax(drops) != at or drops[at] < 3 * np.partition(np.abs(drops), -2)[-2]:
             return  # the cause does not decide for this input
+        by_own = self.brute.scores("occlusion", self.case.arguments, e.options.get("replace"))
+        if by_own is not None and np.argmax(np.abs(by_own)) != at:
+            return  # nor does it for the baseline of this explanation
         shown = np.where(np.array(e.units.special, bool), 0, np.abs(e.scores))  # below zero by another baseline
         order = np.flatnonzero(~np.array(e.units.special, bool))
         if len(order) != len(drops):

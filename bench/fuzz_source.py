@@ -54,7 +54,7 @@ class Argument:
             if self.kind != "floats" or self.owner.ndim != 2 or bool((self.owner != self.owner[:, :1]).any()):
                 return None
             fill = tensor.mean(1, keepdim=True).expand_as(tensor)
-        elif not isinstance(fill, int) and fill not in ("zero", None):
+        elif not isinstance(fill, int) and fill not in ("zero", "mean_vector", None):
             return None
         elif not isinstance(fill, int) or self.kind != "ids":
             fill = 0

@@ -470,3 +470,27 @@ def test_a_gradient_at_the_input_is_of_one_sequence() -> None:
     with pytest.raises(NotOffered, match="belong to several"):
         wf.explain(model, inputs, method="saliency", at="input", target=CLASS)
     assert (wf.explain(model, inputs, method="saliency", target=CLASS)[0].scores > 0).all()
+
+
+class SeveralWords(nn.Module):
+    """Positions that hold two ids each, mixed by a convolution; there is no attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.mix, self.head = nn.Embedding(20, 8), nn.Conv1d(8, 8, 3, padding=1), nn.Linear(8, 3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.embed(ids).sum(2)
+        h = h + torch.relu(self.mix(h.transpose(1, 2))).transpose(1, 2)
+        return self.head(h[:, -1])
+
+
+def test_without_attention_gradients_are_taken_before_positions_are_mixed() -> None:
+    torch.manual_seed(0)
+    model, ids = SeveralWords().eval(), torch.tensor([[[3, 7], [8, 1], [5, 12], [9, 4]]])
+    (found,) = wf.explain(model, {"ids": ids}, method="input_x_gradient", target=1)
+    vectors = model.embed(ids).detach().requires_grad_()
+    model.embed.register_forward_hook(lambda module, args, out: vectors)
+    (slopes,) = torch.autograd.grad(model(ids)[0, 1], vectors)
+    np.testing.assert_allclose(found.scores, (vectors * slopes)[0].sum((1, 2)).detach(), atol=1e-6)
+    assert found.scores[2] != 0

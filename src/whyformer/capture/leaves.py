@@ -131,13 +131,16 @@ class Traced:
             )
 
     def tokens(self) -> Tensor:
-        """Return the vectors that enter the first block: the last before any attention that nothing goes around."""
+        """Return the vectors that enter the first block: the last before any attention that nothing goes around.
+
+        Without attention they are the first, since any block may have mixed those that follow.
+        """
         if self.seen.shapes[0] == self.seen.shapes[1] != (1, 1):
             raise AmbiguousLayout(
                 f"{self.seen.shapes[0][0]} inputs of as many positions cannot be told apart. Use another batch size."
             )
         leaves = {id(leaf) for leaf in self.leaves}
-        for candidate in reversed(self.seen.vectors):
+        for candidate in reversed(self.seen.vectors) if self.seen.over else self.seen.vectors:
             # What these leaves reach the output through alone. Others (TabTransformer's numbers, which go straight to
             # its head) do not matter.
             node = candidate.grad_fn
