@@ -3,7 +3,7 @@
 /**
  * @typedef {{rows: number, columns: number, low: number, high: number, data: string, of?: number}} Grid
  * @typedef {{name: string, method: string, scores: number[], errors: number[] | null, signed: boolean, value: number, base: number | null, remainder?: string,
- *   explained: string, share: number, aside: number[], folded: number[], folded_words: string, untried: number[], matrix: Grid | null, layers: Grid[] | null, read: number | null,
+ *   explained: string, share: number, headroom: number, aside: number[], folded: number[], folded_words: string, untried: number[], matrix: Grid | null, layers: Grid[] | null, read: number | null,
  *   small: string, doubts: string[], trust: import("./evidence.js").Trust | null, nothing: string, sides: [string, string] | null}} ScoreMap
  * @typedef {{caption: string, shared: string, details: [string, string][], doubts: string[]}} Footer
  * @typedef {{labels: string[], special: number[], stream: string[], word: number[] | null,
@@ -100,7 +100,8 @@ export function scaleOf(map, entries, shares, fromZero = true) {
   const scores = (ordinary.length ? ordinary : entries).map((e) => scoreOf(map, e, shares));
   const signed = map.signed || scores.some((s) => s < 0);
   const low = signed || fromZero ? 0 : Math.min(...scores);
-  return { reach: scores.reduce((most, s) => Math.max(most, Math.abs(s)), 0), low, signed };
+  const largest = scores.reduce((most, s) => Math.max(most, Math.abs(s)), 0);
+  return { reach: largest * (shares ? 1 : map.headroom), low, signed };
 }
 
 /** @type {WeakMap<Grid, Float32Array>} */

@@ -26,7 +26,8 @@ export function waterfallOf(map, context) {
   const number = columnOf([base, map.value, ...steps.map((step) => step.score)]);
   let at = base;
   const ends = [base, ...steps.map((step) => (at += step.score))];
-  const [low, high] = [Math.min(...ends), Math.max(...ends)];
+  const [lowest, highest] = [Math.min(...ends), Math.max(...ends)];
+  const [low, high] = [-1, 1].map((side) => (lowest + highest + side * map.headroom * (highest - lowest)) / 2);
   const place = (value) => (high > low ? (100 * (value - low)) / (high - low) : 0);
   const line = (name, told, from, to, colour, units) => element("div", {
     class: "wf-line", dataset: units?.length ? { units: units.join() } : {}, "aria-label": `${name}, ${told}`,

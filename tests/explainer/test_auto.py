@@ -15,9 +15,13 @@ from tests.models.case import seeded
 from tests.support import language
 from tests.tables.models import LAYOUTS, rows, table
 from tests.views import samples
-from whyformer.demo import load_sentiment
+from whyformer.demo import census, load_sentiment
 from whyformer.errors import BadInput
 from whyformer.registry import ANYWHERE, FEWEST, MEASURED, MOST_UNITS, ONE_PASS, answers, default_method, get_method
+from whyformer.views import scales
+from whyformer.views.html.live import live_data
+from whyformer.views.marks import Bars, Heat, TokenRun
+from whyformer.views.waterfall import placed_rows, waterfall
 
 SHORT, LONG = "I like the movie, but the plot is thin.", "good and bad " * 40
 
@@ -241,6 +245,42 @@ def test_features_that_speak_against_the_prediction_are_named(sentiment: wf.Expl
     view = e.replace(scores=scores, signed=True).view()
     assert "8 of the 8 strongest features speak against" in view.caption and "Ask why not" in view.caption
     assert "strongest features" not in e.replace(scores=np.abs(scores), signed=True).view().caption
+
+
+def test_scores_that_are_little_beside_the_value_are_not_drawn_in_full(sentiment: wf.Explainer) -> None:
+    """One rule in terminal, page and figure: below 5 % of the value, all scores together, bars are shorter."""
+    e = sentiment.explain(SHORT)
+    part = float(np.abs(e.scores).sum() / abs(e.value))
+    for times, length in ((1.0, 1.0), (0.02 / part, 0.4), (0.001 / part, 0.02)):
+        view = e.replace(scores=e.scores * np.float32(times)).view()
+        listed = next(mark for panel in view.panels for mark in panel.marks if isinstance(mark, Bars))
+        run = next(mark for panel in view.panels for mark in panel.marks if isinstance(mark, TokenRun))
+        drawn = [abs(listed.scale.length(bar.score)) for bar in listed.bars]
+        assert max(drawn) == pytest.approx(length, rel=1e-3) and run.scale == listed.scale == view.legend
+        (page,) = live_data(view)["maps"]  # type: ignore[index]
+        assert page["headroom"] == pytest.approx(1 / length, rel=1e-3)
+        assert ("together are" in view.caption) == (length < 1) == ("relative to" not in view.caption)
+    number = e.prediction
+    alone = e.replace(prediction=wf.Target(number.index, number.label), scores=e.scores * np.float32(1e-3))
+    assert scales.headroom(alone) == 1, "the zero of a regression is arbitrary"
+
+
+def test_a_waterfall_of_small_steps_is_short_too() -> None:
+    e = wf.Explainer(*wf.demo.load_adult()).explain(census.adult_rows()[0], method="two_ended")
+    change = e.value - e.checks["baseline_value"]
+    small = e.replace(scores=e.scores * np.float32(0.01), checks={"baseline_value": e.value - 0.01 * change})
+    widths = [max(row.width for row in placed_rows(waterfall(each))) for each in (e, small)]
+    assert scales.headroom(e) == 1 and widths[1] == pytest.approx(widths[0] / scales.headroom(small), rel=1e-3)
+    assert scales.headroom(small) > 2
+
+
+def test_patches_that_all_speak_against_a_class_keep_their_sign() -> None:
+    e = samples.image()
+    scores: Any = np.linspace(2, 3, len(e.units), dtype=np.float32)
+    for sign in (1, -1):
+        view = e.replace(scores=sign * scores, signed=True, value=1.0).view()
+        heat = next(mark for panel in view.panels for mark in panel.marks if isinstance(mark, Heat))
+        assert heat.scale.signed == (sign < 0), "from the lowest to the highest, or on both sides of zero"
 
 
 def test_the_rule_of_what_is_deleted_is_in_the_result(sentiment: wf.Explainer) -> None:

@@ -104,6 +104,15 @@ def test_a_walk_through_the_page_of_a_text(browser: Browser, tmp_path: Path) -> 
     assert browser.does(said) in ("copied", "saved")
 
 
+def test_bars_of_scores_that_are_little_beside_the_value_are_short(browser: Browser, tmp_path: Path) -> None:
+    e = explanation(signed=True)
+    together = float(np.abs(e.scores).sum())
+    widths = "Math.max(...[...document.querySelectorAll('.wf-maps .wf-bar')].map(b => parseFloat(b.style.width)))"
+    for part, width in ((1.0, 50.0), (0.01, 10.0)):
+        opened(browser, e.replace(value=together / part), tmp_path)
+        assert browser.does(widths) == pytest.approx(width, rel=1e-3)
+
+
 NUMBERS = {
     "signed": lambda: samples.text("occlusion", signed=True),
     "image": samples.image,

@@ -21,6 +21,7 @@ from whyformer.views import image_marks as images
 from whyformer.views.generation import first_token_words, in_full_colour, is_long, reading_of, shortened_question
 from whyformer.views.marks import Heat, Mark, Picture, Reading, Scale, TokenRun
 from whyformer.views.scales import (
+    LITTLE,
     ONE_SCALE,
     ONE_SCALE_OF_SCORES,
     OWN_SCALE,
@@ -30,6 +31,7 @@ from whyformer.views.scales import (
     SUPPORTS,
     UNSIGNED,
     first_token,
+    headroom,
     ordinary,
     plain_units,
     scale_of,
@@ -188,13 +190,13 @@ def _ranked(explanation: Explanation, most: int | None, by: str, specials: bool)
 
 
 def _as_drawn(explanation: Explanation) -> Explanation:
-    """What found nothing without colours. Patches far to one side of zero without their sign, which has one colour."""
+    """What found nothing without colours. Patches far above zero without their sign, which would have one colour."""
     if explanation.nothing_found:
         return explanation.replace(scores=np.zeros_like(explanation.scores))
     if not explanation.signed or explanation.units.grid is None:
         return explanation
     scores = explanation.heatmap()
-    apart = float(scores.min()) * float(scores.max()) > 0 and np.ptp(scores) < ONE_SIDED * np.abs(scores).max()
+    apart = 0 < scores.min() and np.ptp(scores) < ONE_SIDED * scores.max() and headroom(explanation) == 1
     return explanation.replace(signed=False) if apart else explanation
 
 
@@ -367,11 +369,12 @@ def caption(chosen: Sequence[Explanation], shared: bool = False, beside: bool = 
     # What the text shows without its colour; what it holds is said below the bars.
     names = dict.fromkeys(e.units.labels[at].lstrip("Ġ▁") for e in chosen if (at := first_token(e)) is not None)
     text += f" Hatched, not coloured: {', '.join(map(repr, names))}." if names else ""
-    text += unmoved_words(chosen) + against_words(chosen)
+    faint = "" if shared and mixed else faint_words(chosen)  # shares of a total are drawn in full
+    text += unmoved_words(chosen) + against_words(chosen) + faint
     if len(chosen) == 1 and not beside and has_waterfall(chosen[0]):
         text += " Each bar begins where the one above it ends."
     elif not shared:
-        text += OWN_SCALE_OF_PATCHES if patches and unsigned else OWN_SCALE
+        text += (OWN_SCALE_OF_PATCHES if patches and unsigned else OWN_SCALE) * (beside or not faint)
         text += " Lengths and colours cannot be compared between maps." * beside
     elif mixed:
         text += ONE_SCALE
@@ -393,6 +396,19 @@ def against_words(chosen: Sequence[Explanation]) -> str:
         return ""
     name = _named(chosen[0].target)[0]
     return f" {against} of the {STRONGEST} strongest features speak against {name}.{chosen[0].why_not}"
+
+
+def faint_words(chosen: Sequence[Explanation]) -> str:
+    """That all scores are little beside the explained value, and how that is drawn."""
+    faint = [e for e in chosen if headroom(e) > 1]
+    if not faint:
+        return ""
+    share = header.percent(max(float(np.abs(e.scores).sum()) / abs(e.value) for e in faint))
+    whose = f" of {', '.join(dict.fromkeys(e.method for e in faint))}" * (len(chosen) > 1)
+    return (
+        f" Bars and colours{whose}: weaker in proportion, since all |scores| together are {share} of the explained "
+        f"value (below {100 * LITTLE:g} %)."
+    )
 
 
 def _sides(chosen: Sequence[Explanation]) -> str:
@@ -454,8 +470,11 @@ def _shared_scales(chosen: list[Explanation], times: list[float], mixed: bool, b
     meaning = SHARE if mixed else "score"
     patches = chosen[0].units.grid is not None and len(set(chosen[0].units.stream)) == 1
     own = [None if patches else scale_for(e, by) for e in chosen]
-    reaches = [e.heatmap() if s is None else np.array([s.low, s.high]) for e, s in zip(chosen, own, strict=True)]
-    reached = [end * t for end, t in zip(reaches, times, strict=True)]
+    reaches = [
+        e.heatmap() * headroom(e) if s is None else np.array([s.low, s.high]) for e, s in zip(chosen, own, strict=True)
+    ]
+    rooms = [headroom(e) if mixed else 1.0 for e in chosen]  # shares of a total are drawn in full
+    reached = [end * t / room for end, t, room in zip(reaches, times, rooms, strict=True)]
     largest = max(float(np.abs(r).max()) for r in reached)
     both = len({e.signed for e in chosen}) > 1
     scales = {}

@@ -16,7 +16,18 @@ from whyformer.files import open_image, resized
 from whyformer.results.types import Explanation, Units
 from whyformer.shapes import Array
 from whyformer.views.marks import Frame, HeadColours, Heat, Line, Lines, Picture, Scale
-from whyformer.views.scales import DIVERGING, HEAT, bytes_of, colours, head_colour, ramp, rgb, scale_of
+from whyformer.views.scales import (
+    DIVERGING,
+    HEAT,
+    bytes_of,
+    colours,
+    head_colour,
+    headroom,
+    ramp,
+    rgb,
+    scale_of,
+    widened,
+)
 
 # Frames on a picture: where a detector put the object whose explanation is shown.
 
@@ -204,7 +215,7 @@ def heat(
     require_fit(image, units)
     values = explanation.heatmap() * np.float32(times)
     values = values[::-1] if of_sound(units) else values  # as in spectrograms, low frequencies at the bottom
-    scale = scale or scale_of([values], explanation.signed, from_zero=False)
+    scale = scale or widened(scale_of([values], explanation.signed, from_zero=False), headroom(explanation))
     return Heat(values, scale, image, interpolation, units.image_size, frames_of(explanation), of_sound(units))
 
 
@@ -242,7 +253,7 @@ def pixel_heat(explanation: Explanation) -> Heat:
     """The map of pixels by itself: over the image its fine pattern could not be told from that of the image."""
     values = pixel_map(explanation)
     signed = explanation.signed or bool(values.min() < 0)
-    reach = float(np.percentile(np.abs(values), TAIL)) or float(np.abs(values).max())
+    reach = (float(np.percentile(np.abs(values), TAIL)) or float(np.abs(values).max())) * headroom(explanation)
     scale = Scale(-reach if signed else 0.0, reach, signed, "score of a pixel")
     return Heat(values, scale, None, "nearest", explanation.units.image_size, frames_of(explanation), fine=True)
 
@@ -331,7 +342,8 @@ def boxes_on(
     """The picture with the boxes of some units; ``times``: what turns scores into shares."""
     scores = explanation.scores[list(members)] * np.float32(times)
     boxes = explanation.units.boxes or ()
-    return boxes_drawn(pixels, [boxes[i] for i in members], scores, scale or scale_of([scores], explanation.signed))
+    scale = scale or widened(scale_of([scores], explanation.signed), headroom(explanation))
+    return boxes_drawn(pixels, [boxes[i] for i in members], scores, scale)
 
 
 def boxes_drawn(pixels: Array, boxes: list[tuple[float, ...]], scores: Array, scale: Scale) -> Array:

@@ -98,6 +98,7 @@ class Bars:
     ranked: bool = False
     left_out: int = 0  # units of a ranking that are not shown
     starts: tuple[float, ...] = ()  # of a waterfall: the value at which each bar begins
+    headroom: float = 1.0  # of a waterfall: how many times longer its track is than its steps reach
 
     @property
     def more(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -204,6 +204,7 @@ OWN_SCALE_OF_PATCHES = (
 SHARE = "share of the method's total |score|, hidden tokens left out"
 ONE_SCALE = f" Bars, colours and numbers: {SHARE}, on one scale."
 ONE_SCALE_OF_SCORES = " Bars and colours: relative to the largest |score| on display, on one scale for all maps."
+LITTLE = 0.05  # of the explained value, from which the largest |score| of all has full length
 OUTSHINES = 3  # times the highest of the others
 FIRST_TOKEN = "first_token_share"  # what is known of an explanation of a causal language model
 ANSWERED = "log_probability"  # what is explained of an answer as a whole
@@ -219,6 +220,24 @@ def scale_of(scores: Sequence[Array], signed: bool = False, from_zero: bool = Tr
         reach = float(np.abs(values).max())
         return Scale(-reach, reach, True, meaning)
     return Scale(0.0 if from_zero else float(values.min()), float(values.max()), False, meaning)
+
+
+def headroom(explanation: Explanation) -> float:
+    """How many times longer the scale of bars and colours is than the largest |score|: 1, or more for small effects.
+
+    On a scale that ends at the largest |score|, effects of 0.001 on a logit of 3.6 look like effects of 3. So all
+    |scores| together are compared with the explained value, and where they are less than 5 % of it, bars and colours
+    are weaker in proportion. Together, since each token of a long text is worth little. Not for a model without
+    classes, such as a regression: its zero is arbitrary (a year, a temperature); nor for scores of another unit.
+    """
+    if not explanation.signed or explanation.prediction.probability is None or "norm" in explanation.options:
+        return 1.0
+    total = float(np.abs(explanation.scores).sum())
+    return max(1.0, LITTLE * abs(explanation.value) / total) if total else 1.0
+
+
+def widened(scale: Scale, times: float) -> Scale:
+    return replace(scale, low=scale.low * times, high=scale.high * times)
 
 
 def ordinary(explanation: Explanation) -> Array:

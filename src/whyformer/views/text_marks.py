@@ -232,7 +232,8 @@ def scale_for(explanation: Explanation, by: str = "token") -> Scale:
     members = [i for i in range(len(units)) if i not in left_out and not scales.in_template(units, i)]
     entries = _entries(explanation, by, members)
     words = np.array([e.score for e in (*entries, *_by_place(entries)) if not e.special])
-    return scales.scale_of([scales.ordinary(explanation), words], explanation.signed)
+    scale = scales.scale_of([scales.ordinary(explanation), words], explanation.signed)
+    return scales.widened(scale, scales.headroom(explanation))
 
 
 def _entries(explanation: Explanation, by: str, members: Sequence[int] | None) -> list[_Entry]:

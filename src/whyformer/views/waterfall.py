@@ -7,6 +7,7 @@ from dataclasses import replace
 from whyformer.results.types import Explanation
 from whyformer.views.header import BarRow, bar_rows, column
 from whyformer.views.marks import Bar, Bars
+from whyformer.views.scales import headroom
 from whyformer.views.table_marks import stand_in_of
 from whyformer.views.text_marks import ranking
 
@@ -73,6 +74,7 @@ def waterfall(explanation: Explanation, most: int | None = None, specials: bool 
         ranked=False,
         left_out=0,
         starts=(*starts, explanation.value),
+        headroom=headroom(explanation),
         folded=" ".join(part for part in (f"{note}." * bool(note), every.folded) if part),
     )
 
@@ -85,7 +87,8 @@ def placed_rows(mark: Bars) -> list[BarRow]:
     steps = [0.0, *(bar.score for bar in mark.bars[1:-1]), 0.0]
     both = [(start, start + step) for start, step in zip(mark.starts, steps, strict=True)]
     low, high = min(map(min, both)), max(map(max, both))
-    reach = (high - low) or 1.0
+    reach = ((high - low) or 1.0) * mark.headroom
+    low -= (reach - (high - low)) / 2 if high > low else 0.0
     told = column([bar.score for bar in mark.bars], mark.scale)
     placed = []
     for number, (row, (start, end)) in enumerate(zip(rows, both, strict=True)):

@@ -20,7 +20,7 @@ from whyformer.results.types import ByMethod, Explanation, Units
 from whyformer.shapes import Array
 from whyformer.views.header import explained
 from whyformer.views.image_marks import frames_of, of_sound, png, shrunk
-from whyformer.views.scales import aside_of, position_read, share
+from whyformer.views.scales import aside_of, headroom, position_read, share
 from whyformer.views.table_marks import untried
 from whyformer.views.text_marks import folded_units, folded_words, is_visible, placed
 from whyformer.views.view import Explained, Heads, Panel, TableRows, Trust, View, view_of
@@ -189,6 +189,7 @@ def _map(explanation: Explanation, panel: Panel | None, nothing: str = "") -> di
         if target.versus is None
         else [str(replace(target, versus=None)), target.versus_label or str(target.versus)],
         "share": rounded(share(explanation)),
+        "headroom": rounded(headroom(explanation)),
         "aside": sorted(aside_of(explanation)),
         "folded": folded_units(explanation),
         "folded_words": folded_words(explanation),

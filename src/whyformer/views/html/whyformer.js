@@ -187,7 +187,8 @@ function scaleOf(map, entries, shares, fromZero = true) {
   const scores = (ordinary.length ? ordinary : entries).map((e) => scoreOf(map, e, shares));
   const signed = map.signed || scores.some((s) => s < 0);
   const low = signed || fromZero ? 0 : Math.min(...scores);
-  return { reach: scores.reduce((most, s) => Math.max(most, Math.abs(s)), 0), low, signed };
+  const largest = scores.reduce((most, s) => Math.max(most, Math.abs(s)), 0);
+  return { reach: largest * (shares ? 1 : map.headroom), low, signed };
 }
 
 const NUMBERS = new WeakMap();
@@ -1318,7 +1319,8 @@ function waterfallOf(map, context) {
   const number = columnOf([base, map.value, ...steps.map((step) => step.score)]);
   let at = base;
   const ends = [base, ...steps.map((step) => (at += step.score))];
-  const [low, high] = [Math.min(...ends), Math.max(...ends)];
+  const [lowest, highest] = [Math.min(...ends), Math.max(...ends)];
+  const [low, high] = [-1, 1].map((side) => (lowest + highest + side * map.headroom * (highest - lowest)) / 2);
   const place = (value) => (high > low ? (100 * (value - low)) / (high - low) : 0);
   const line = (name, told, from, to, colour, units) => element("div", {
     class: "wf-line", dataset: units?.length ? { units: units.join() } : {}, "aria-label": `${name}, ${told}`,
