@@ -40,7 +40,7 @@ from whyformer.parameters import (
     checked,
     refuse_misspelled,
 )
-from whyformer.registry import ANYWHERE, AUTO, MEASURED, PASSES, Method, answers, get_method, list_methods
+from whyformer.registry import ANYWHERE, AUTO, MASKINGS, MEASURED, PASSES, Method, answers, get_method, list_methods
 from whyformer.results.types import ByMethod, Cost, Explanation, Explanations, Generation, Record
 from whyformer.run import Attribution, Run
 from whyformer.run.session import LoadedModel, Session
@@ -213,7 +213,7 @@ class CoreExplainer(LoadedModel):
         if generate is not None or span or choices is not None or one_pass:
             arguments["decoding"] = Decoding(generate, span, tuple(choices or ()), one_pass, seed)
         question: Question | None = None
-        if self.graphs is not None and len(chosen) == 1 and "decoding" not in arguments:
+        if self.graphs is not None and len(chosen) == 1 and not {"decoding", MASKINGS} & {*arguments, *options}:
             question = Question(chosen[0], settings[chosen[0].name], scalar, keep_layers, seed)
             answers = self.graphs.answers(source, question, target, batch_size, units)
             if answers is not None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from whyformer.engines.attention.chain import NotFoldable
+from whyformer.engines.perturbation.maskings import attributed
 from whyformer.engines.perturbation.variants import remarks_about_unscored, require_moved
 from whyformer.errors import AmbiguousLayout, BadInput, CaptureError, MixedInputs, ModelFailed, NotOffered, NotOverUnits
 from whyformer.estimates import folding
@@ -352,18 +353,18 @@ def _attributed(session: Session, run: Run, m: Method, options: dict[str, Any], 
         attribution = _by_rows(session, run, m, options)
     else:
         try:
-            attribution = m.run(run, **options)
+            attribution = attributed(run, m, options)
         except NotFoldable:
             if session.memory == "fold":
                 raise
             run.folds, run.forwards_B[:], run.backwards_B[:] = False, *before
-            attribution = m.run(run, **options)
+            attribution = attributed(run, m, options)
     # What was explained belongs to the cost, also of methods that never ask for it. Names of units take no answer of a
     # device, which is still at work.
     _ = run.units, run.value_B
     while run.readings != readings:
         readings = run.readings
-        attribution = m.run(run, **options)
+        attribution = attributed(run, m, options)
         _ = run.value_B
     chosen = options.get("hold") or options.get("keep_special", True) not in (True, False)  # units that always stay
     if "perturbation" in m.needs and not chosen:
@@ -446,7 +447,7 @@ def _by_rows(session: Session, run: Run, m: Method, options: dict[str, Any]) -> 
     assert whole is not None
     one = session.run_of(whole, "log_probability" if shared else None)
     one.folds, one.rows_read = run.folds, rows if run.folds else None
-    attribution = m.run(one, **options)
+    attribution = attributed(one, m, options)
     run.forwards_B += one.forwards_B[0] / run.batch.size
     run.backwards_B += one.backwards_B[0] / run.batch.size
     run.setup_forwards += one.setup_forwards

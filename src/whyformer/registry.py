@@ -9,11 +9,11 @@ from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from whyformer.brief import brief, several
 from whyformer.errors import METHODS_ELSEWHERE, METRICS_ELSEWHERE, BadInput, UnknownName
-from whyformer.parameters import Named, checked, checked_options
+from whyformer.parameters import Limits, Named, checked, checked_options
 
 # What explains when no method is named: by measured faithfulness (docs/reports/frontier.md), free methods first.
 
@@ -67,6 +67,8 @@ def default_method(kind: str) -> str:
 Need = Literal["attention", "attention_gradients", "values", "input_gradients", "perturbation"]
 MetricNeed = Literal["perturbation", "explaining_again", "rationale", "region"]
 Passes = tuple[float, float]  # forwards, backwards
+MASKINGS = "maskings"  # option of every method that masks nothing itself: engines/perturbation/maskings.py
+Maskings = Annotated[int, Limits(2, 10_000)] | None
 Formula = TypeVar("Formula", bound=Callable[..., Any])  # a method or metric, returned unchanged
 
 
@@ -116,9 +118,29 @@ class Method(_Optioned):
     fingerprint: str = ""  # of the weights of the one model that it was learned for
     errors: tuple[float, float] | None = None  # of a learned method: engines/perturbation/regression.py, KnownErrors
 
+    @property
+    def averages(self) -> bool:
+        """Whether it can be averaged over random maskings of the input: it asks the model, and masks nothing itself."""
+        return bool(self.needs) and "perturbation" not in self.needs
+
+    @cached_property
+    def options(self) -> dict[str, inspect.Parameter]:
+        """Read from the signature, and ``maskings`` where the method can be averaged."""
+        own = super().options
+        return own | {MASKINGS: inspect.signature(_over_maskings).parameters[MASKINGS]} if self.averages else own
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """Of the options that results hold: maskings are among them where they were asked for."""
+        return {k: p.default for k, p in self.options.items() if k != MASKINGS}
+
     def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return all options, given ones over defaults; raise on unknown names and values that are not allowed."""
-        return self.defaults | (checked_options(self.run, self.name, options) if options else {})
+        own = {name: value for name, value in options.items() if not (self.averages and name == MASKINGS)}
+        taken = self.defaults | (checked_options(self.run, self.name, own) if own else {})
+        if options.get(MASKINGS) is None or own == options:
+            return taken
+        return taken | checked_options(_over_maskings, self.name, {MASKINGS: options[MASKINGS]})
 
 
 @dataclass(frozen=True, repr=False)
@@ -167,6 +189,8 @@ def method(
 ) -> Callable[[Formula], Formula]:
     """Register a method under its function's name. The parameters are the fields of ``Method``."""
     facts = dict(locals())  # the parameters, which are fields of Method
+    if needs and "perturbation" not in needs:
+        facts["cost"] = _over_maskings(cost)
     if not specificity:
         inside, slopes = needs & {"attention", "attention_gradients", "values"}, "input_gradients" in needs
         facts["specificity"] = "attention" if inside else "gradient" if slopes else "black box"
@@ -203,6 +227,16 @@ def _registering(
         return function
 
     return register
+
+
+def _over_maskings(cost: Callable[..., Passes], /, *, maskings: Maskings = None) -> Callable[..., Passes]:
+    """Return the cost of a method that may be averaged: the input as it is, and each masking."""
+
+    def passes(units: int, maskings: int | None = None, **options: Any) -> Passes:
+        forwards, backwards = cost(units, **options)
+        return (forwards, backwards) if maskings is None else (maskings * forwards + 1, maskings * backwards)
+
+    return passes
 
 
 class Catalogue(dict[str, Entry]):

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from whyformer.capture.lookups import ShiftEmbedding
 from whyformer.engines.perturbation.game import Game, cached_file
+from whyformer.engines.perturbation.maskings import attributed
 from whyformer.engines.perturbation.players import count_of, only_top, without_top
 from whyformer.errors import BadInput, WhyformerError, reading
 from whyformer.evaluate.games import Games
@@ -231,7 +232,7 @@ def scores_with_noise(games: Games, candidate: Candidate, scalar: str, number: i
     )
     run = run.for_needs(method.needs)
     with mode:
-        attribution = method.run(run, **method.checked(games.options_of(candidate.method, candidate.options)))
+        attribution = attributed(run, method, method.checked(games.options_of(candidate.method, candidate.options)))
     scores = attribution.scores_BN[0, run.keep_BN[0]].detach().float().cpu().numpy()
     return games.per_part(number, games.over_units(number, run.units[0], scores))
 

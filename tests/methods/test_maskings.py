@@ -1,0 +1,152 @@
+"""Methods averaged over random maskings of the input, against the same made one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests.models import CASES, model_of
+from tests.references.maskings import averaged
+from whyformer.engines.perturbation.maskings import random_maskings
+from whyformer.errors import NotAllowed, NotOffered, NotOverUnits, UnknownName
+from whyformer.registry import get_method, list_methods
+
+TEXT = "a wonderful little film with a thin ending"
+AVERAGED = [name for name, m in list_methods().items() if m.averages]
+LIGHT = ("attn_lrp", "generic_attention", "attention_rollout", "input_x_gradient")
+
+
+def test_maskings_keep_between_half_and_all_and_mask_each_part_equally_often() -> None:
+    for count, parts in ((8, 20), (2, 5), (50, 3), (7, 1)):
+        kept = random_maskings(count, parts, seed=1)
+        shares = 1 - (np.arange(count) + 0.5) / (2 * count)
+        np.testing.assert_allclose(kept.mean(1), shares, atol=0.5 / parts + 1e-9)
+        assert np.ptp(kept.sum(0)) <= 1 and kept.any(0).all()
+    assert not np.array_equal(random_maskings(8, 20, 1), random_maskings(8, 20, 2))
+
+
+@pytest.mark.parametrize("method", [*LIGHT, "alti", "value_zeroing", "grad_sam"])
+def test_texts_are_averaged_over_masked_texts(method: str) -> None:
+    model, tokenizer = wf.demo.load_sentiment()
+    tokens = tokenizer([TEXT], return_tensors="pt")
+    units = tokens["input_ids"].shape[1]
+    target = int(model(**tokens).logits.argmax())
+    maskings = np.ones((5, units), dtype=bool)
+    maskings[:, 1:-1] = random_maskings(5, units - 2, seed=3)
+
+    def scores_of(kept: np.ndarray) -> np.ndarray:
+        ids = torch.where(torch.tensor(kept)[None], tokens["input_ids"], tokenizer.mask_token_id)
+        words = wf.explain(model, {**tokens, "input_ids": ids}, tokenizer, method=method, target=target)
+        return words[0].scores
+
+    scores, errors = averaged(scores_of, maskings)
+    found = wf.explain(model, TEXT, tokenizer, method=method, maskings=5, seed=3)
+    np.testing.assert_allclose(found.scores, scores, atol=2e-6 * np.abs(scores).max())
+    np.testing.assert_allclose(found.errors, errors, atol=1e-5 * np.abs(scores).max())
+    assert found.options["maskings"] == 5 and "maskings" in found.changed
+    again = wf.explain(model, TEXT, tokenizer, method=method, maskings=5, seed=4)
+    assert not np.allclose(again.scores, found.scores)
+
+
+@pytest.mark.parametrize("method", ["attn_lrp", "generic_attention"])
+def test_photos_are_averaged_over_masked_photos(method: str) -> None:
+    model = model_of("vit")
+    pixels = CASES["vit"].inputs()["pixel_values"][:1]
+    found = wf.explain(model, pixels, method=method, maskings=4, target=1)[0]
+    rows, columns = found.units.grid or (0, 0)
+    side = pixels.shape[-1] // columns
+    first = found.units.special.index(False)
+    maskings = np.ones((4, len(found.units)), dtype=bool)
+    maskings[:, first:] = random_maskings(4, rows * columns, seed=0)
+
+    def scores_of(kept: np.ndarray) -> np.ndarray:
+        masked = pixels.clone()
+        for patch in np.flatnonzero(~kept[first:]):
+            row, column = divmod(int(patch), columns)
+            where = (..., slice(row * side, (row + 1) * side), slice(column * side, (column + 1) * side))
+            masked[where] = pixels.mean((2, 3), keepdim=True)
+        return wf.explain(model, masked, method=method, target=1)[0].scores
+
+    scores, _ = averaged(scores_of, maskings)
+    np.testing.assert_allclose(found.scores, scores, atol=2e-6 * np.abs(scores).max())
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2_cls", "vit", "clip", "rtdl_ft_transformer", "swin"])
+def test_a_batch_says_what_its_inputs_say_alone_at_the_declared_cost(name: str) -> None:
+    model, inputs = model_of(name), CASES[name].inputs()
+    tried = 0
+    for method in LIGHT:
+        m, alone = get_method(method), []
+        try:
+            plain = wf.explain(model, inputs, method=method, target=0)
+        except (NotOffered, NotOverUnits):
+            continue
+        tried += 1
+        weights = {k: v.clone() for k, v in model.state_dict().items()}
+        together = wf.explain(model, inputs, method=method, target=0, maskings=3)
+        assert all(torch.equal(v, weights[k]) for k, v in model.state_dict().items())
+        alone = [wf.explain(model, _row(inputs, i), method=method, target=0, maskings=3)[0] for i in range(2)]
+        for one, among, before in zip(alone, together, plain, strict=True):
+            np.testing.assert_allclose(among.scores, one.scores, atol=1e-5 * np.abs(one.scores).max())
+            assert np.isfinite(among.scores).all() and (among.units, among.value) == (before.units, before.value)
+            assert not np.allclose(among.scores, before.scores)
+            if not m.at_most:
+                forwards, backwards = m.cost(len(one.units), maskings=3, **m.defaults)
+                assert (one.cost.forwards, one.cost.backwards) == pytest.approx((forwards, backwards))
+    assert tried > 1
+
+
+def _row(inputs: Any, row: int) -> Any:
+    if isinstance(inputs, tuple):
+        return tuple(each[row : row + 1] for each in inputs)
+    return {name: each[row : row + 1] for name, each in inputs.items()}
+
+
+@pytest.mark.parametrize("method", AVERAGED)
+def test_every_method_that_masks_nothing_itself_can_be_averaged(method: str) -> None:
+    model, inputs = model_of("bert"), CASES["bert"].inputs()
+    try:
+        plain = wf.explain(model, inputs, method=method, target=1, keep_layers=True)
+    except NotOffered:
+        with pytest.raises(NotOffered):
+            wf.explain(model, inputs, method=method, target=1, maskings=2)
+        return
+    found = wf.explain(model, inputs, method=method, target=1, maskings=2, keep_layers=True)
+    for one, before in zip(found, plain, strict=True):
+        assert one.scores.shape == before.scores.shape and np.isfinite(one.scores).all()
+        for name in ("matrix", "layers"):
+            kept, was = getattr(one, name), getattr(before, name)
+            assert (kept is None) == (was is None) and np.shape(kept) == np.shape(was)
+        if one.matrix is not None and method == "attention_rollout":  # rows of each map sum to 1 over what is kept
+            np.testing.assert_allclose(one.layers.sum(-1), np.ones(one.layers.shape[:-1]), atol=0.5)
+
+
+def test_answers_of_a_language_model() -> None:
+    model, inputs = model_of("gpt2"), CASES["gpt2"].inputs()
+    plain = wf.explain(model, inputs, method="attn_lrp")
+    found = wf.explain(model, inputs, method="attn_lrp", maskings=4)
+    assert [e.target for e in found] == [e.target for e in plain]
+    assert not np.allclose(found[0].scores, plain[0].scores)
+
+
+def test_other_verbs_take_maskings() -> None:
+    model, tokenizer = wf.demo.load_sentiment()
+    estimate = wf.estimate(model, TEXT, tokenizer, method="attn_lrp", maskings=8)
+    assert (estimate.forwards, estimate.backwards) == (9, 8)
+    methods = ["attn_lrp", {"method": "attn_lrp", "maskings": 4}]
+    rows = wf.compare(
+        model, [TEXT, "so boring"], tokenizer, method=methods, metric=["comprehensiveness"], progress=False
+    )
+    assert {row.name: row.backwards for row in rows.rows[:-2]} == {"attn_lrp": 1, "attn_lrp(maskings=4)": 4}
+
+
+def test_what_masks_its_input_already_takes_no_maskings() -> None:
+    model, tokenizer = wf.demo.load_sentiment()
+    with pytest.raises(UnknownName, match="maskings"):
+        wf.explain(model, TEXT, tokenizer, method="occlusion", maskings=8)
+    with pytest.raises(NotAllowed, match="from 2"):
+        wf.explain(model, TEXT, tokenizer, method="attn_lrp", maskings=1)
