@@ -15,6 +15,7 @@ import pytest
 import whyformer as wf
 from tests.jobs.sentences import HOW, sentences
 from tests.support import folders
+from whyformer import files
 from whyformer.errors import WhyformerError
 
 ROWS = [*sentences(5), ""]
@@ -88,6 +89,10 @@ DAMAGES: dict[str, Damage] = {
     "part of junk": contents(PART, b"junk"),
     "part a folder": a_folder(PART),
     "part of other columns": table(lambda read: pa.table({"a": [1]})),
+    "part of a row many times": table(lambda read: read.take([0] * 20_000)),
+    "errors many times": lambda folder: pq.write_table(
+        pq.read_table(folder / ERRORS).take([0] * 50_000), folder / ERRORS
+    ),
     "part without units": table(lambda read: read.drop_columns(["units"])),
     "scores words": table(
         lambda read: read.set_column(read.schema.get_field_index("scores"), "scores", [["x"] * len(read)])
@@ -125,6 +130,11 @@ READS: dict[str, Callable[[Any], object]] = {
     "summary": lambda dataset: dataset.summary.ranked(),
     "summarize": lambda dataset: dataset.summarize(2).ranked(),
 }
+
+
+@pytest.fixture(autouse=True)
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "ARRAY_BYTES", 2**20)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName
 from whyformer.evaluate.games import games_of
 from whyformer.learned import learning
 from whyformer.learned.learned import CHECKSUM, HEADER, _checksum, fingerprint_of
-from whyformer.learned.network import drawn_masks
+from whyformer.learned.network import Network, drawn_masks
 from whyformer.loan.spread import Peak
 
 
@@ -215,6 +215,18 @@ def test_sizes_are_compared_with_the_weights_before_memory_is_taken(heads: list[
     with pytest.raises(BadInput, match="its weights are not those of its network"):
         wf.load(small)
     assert peak.bytes < 100e6
+
+
+def test_a_table_of_heads_is_not_larger_than_the_file_justifies(tmp_path: Path) -> None:
+    """One layer of many heads among many of one: a file of 2 MB took 15 GB."""
+    _, learned = learned_bert()
+    heads = [1] * 1000 + [1000]
+    weights = {name: tensor.numpy() for name, tensor in Network(heads, 0, linear=True).state_dict().items()}
+    facts = {"heads": heads, "linear": True, "beside": {}}
+    header = json.dumps({k: v for k, v in learned.to_dict().items() if k != "weights"} | facts)
+    (small := tmp_path / "x.learned").write_bytes(save(weights, {HEADER: header, CHECKSUM: _checksum(header, weights)}))
+    with pytest.raises(BadInput, match="a table of its heads would be far larger"):
+        wf.load(small)
 
 
 def test_plain_data_round_trips(tmp_path: Path) -> None:

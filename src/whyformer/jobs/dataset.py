@@ -356,7 +356,7 @@ class ExplainedDataset(Pictured):
         with self._reading(part):
             if missing := {*whole.names} - {*pa.parquet.read_schema(path).names}:
                 raise Damaged(f"it has no column {min(missing)!r}")
-            return pa.parquet.read_table(path, schema=wanted, partitioning=None)
+            return job_folder.read_part(path, wanted)
 
     def failures(self) -> list[dict[str, Any]]:
         """Return the rows that could not be explained: row_id, place, name, kind, reason, content."""
@@ -364,12 +364,11 @@ class ExplainedDataset(Pictured):
 
     def _failed_rows(self) -> Iterator[dict[str, Any]]:
         """Yield them; those of one part are in memory."""
-        pa = arrow("reading errors")
         for commit in self.parts:
             if commit.errors:
                 path = job_folder.part_file(self.folder, commit.part, job_folder.ERRORS)
                 with self._reading(commit.part, job_folder.ERRORS):
-                    table = pa.parquet.read_table(path, schema=job_folder.failure_schema(), partitioning=None)
+                    table = job_folder.read_part(path, job_folder.failure_schema())
                 yield from table.to_pylist()
 
     def to_frame(self, columns: Sequence[str] | None = None) -> pd.DataFrame:

@@ -33,6 +33,7 @@ from whyformer.files import (
     parsed,
     private_folder,
     read_json,
+    require_room,
     write_file,
 )
 from whyformer.jobs.source import Part, Row, arrow
@@ -43,6 +44,7 @@ from whyformer.results.types import Cost, Explanation, Target, Units
 # Explanations as columns of Parquet, and back. What is known of units, targets and costs comes from their classes.
 
 WHY = "explaining a dataset"
+AT_ONCE = 64  # rows
 SEVERAL = "step"  # which of several explanations of one row
 PLACE = {"row_id": str, "place": int, "name": str, SEVERAL: int}
 PARTS = {"target": Target, "prediction": Target, "units": Units, "cost": Cost}
@@ -166,6 +168,16 @@ def _struct(value: Any) -> Any:
     return {
         name: json.dumps(to_plain(part)) if name in as_json else _struct(part) for name, part in vars(value).items()
     }
+
+
+def read_part(path: Path, schema: Any) -> Any:
+    """Read a table batch by batch: a small file can say that one row is there a billion times."""
+    pa, batches, size = arrow(WHY), [], 0
+    for batch in pa.parquet.ParquetFile(path).iter_batches(AT_ONCE, columns=schema.names):
+        size += batch.nbytes
+        require_room((size, 0), path.stat().st_size)
+        batches.append(batch)
+    return pa.Table.from_batches(batches, batches[0].schema if batches else schema).select(schema.names).cast(schema)
 
 
 def explanations_in(table: Any, same: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Explanation]]:

@@ -154,6 +154,8 @@ class Learned(Result, Named):
             raise files.Damaged("it is damaged: its checksum does not match")
         learned = cls._from_dict(mapping(files.parsed(metadata[HEADER]), "it") | {"weights": arrays})
         _ = learned.network  # raises if the weights do not fit
+        if len(learned.heads) * max(learned.heads, default=0) > files.TIMES * sum(learned.heads):
+            raise files.Damaged("a table of its heads would be far larger than the file")
         register_named(_method(learned), path)
         return learned
 
