@@ -215,13 +215,6 @@ MUTATIONS = (
         "tests/language/test_hops.py",
     ),
     Mutation(
-        "experts_relevance",
-        "heads/experts.py",
-        '"knd,nd->nk", call.parts_KND.float(), gradient',
-        '"knd,nd->nk", call.parts_KND.float().abs(), gradient',
-        "tests/heads/test_experts.py",
-    ),
-    Mutation(
         "learned_efficiency",
         "learned/network.py",
         "missing_B = (total_B - phi_BU.sum(1)) / parts_BU.sum(1)",

@@ -103,8 +103,7 @@ WHOLE = """`explain_global` averages any method over the rows of a table or the 
 
 - any model: `feature_permutation`
 - gradients: `tcav`, `activation_maximization`
-- attention: `head_importance`, `heads.roles`, `heads.layer_profile`, `heads.pruning_curve`, `heads.circuits`
-- mixtures of experts: `heads.experts`"""
+- attention: `head_importance`, `heads.roles`, `heads.layer_profile`, `heads.pruning_curve`, `heads.circuits`"""
 
 
 def methods_page() -> str:

@@ -13,7 +13,7 @@ BEFORE_FIVE = int(VERSION.partition(".")[0]) < 5
 
 # Before version 5, a model does not take images as its vision encoder returns them (docs/guide/vision_language.md).
 images_in_prompts = pytest.mark.skipif(BEFORE_FIVE, reason="images in prompts need transformers 5")
-# Before version 5, a layer calls each expert by itself, and wf.heads.experts finds no module that is given the choice.
+# Before version 5, a layer calls each expert by itself.
 experts_at_once = pytest.mark.skipif(BEFORE_FIVE, reason="experts are called one by one before transformers 5")
 tiny_models = pytest.mark.skipif(BEFORE_FIVE, reason="bench.tiny_models reads configurations of transformers 5")
 

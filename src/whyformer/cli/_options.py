@@ -33,7 +33,7 @@ CHECKS = (  # names of checks/check.py, whose import would slow down --help; a t
     *("capture_audit", "faithfulness", "class_dependence", "randomisation", "invariance", "stability", "sinks"),
     *("jain_wallace", "serrano_smith", "wiegreffe_pinter"),
 )
-HEAD_RESULTS = ("importance", "roles", "layers", "pruning", "gates", "induction", "circuits", "experts")
+HEAD_RESULTS = ("importance", "roles", "layers", "pruning", "gates", "induction", "circuits")
 ANSWER_LENGTH = 32  # tokens of an answer of ``whyformer ask``, unless --generate is given
 SHIPPED_POOLING = "mean"  # the textures of the shipped model are spread over its tokens; wf.tcav has another default
 SHIPPED_CLASS = "zebra-like"

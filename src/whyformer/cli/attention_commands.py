@@ -43,7 +43,6 @@ def heads(asked: CommandArguments) -> None:
       whyformer heads --what pruning --file reviews.txt --labels labels.txt
       whyformer heads --what gates --penalty 0.05 --out gates.html
       whyformer heads --model my-gpt2/ --what induction
-      whyformer heads "The cat" --model my-mixtral/ --what experts
     """
     one_of("--what", asked.what, HEAD_RESULTS)
     one_of("--order", asked.order, ORDERS)
@@ -64,10 +63,6 @@ def heads(asked: CommandArguments) -> None:
         result = library.circuits(model, processor=processor, **seeded)
     elif asked.what == "importance":
         result = library.head_importance(model, raw, **importance)
-    elif asked.what == "experts":
-        if len(asked.inputs or []) > 1:
-            raise BadInput("--what experts shows the experts of one text: give one.")
-        result = library.experts(model, raw[0], **target, **common)
     elif asked.what == "roles":
         result = library.roles(model, raw, **common)
     elif asked.what == "layers":

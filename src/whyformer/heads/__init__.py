@@ -1,10 +1,9 @@
-"""Attention heads: their importance, their roles, and pruning; experts of each token.
+"""Attention heads: their importance, their roles, and pruning.
 
 >>> model, tokenizer = wf.demo.load_sentiment()
 >>> wf.heads.layer_profile(model, list(wf.demo.SENTENCES), tokenizer).show()
 """
 
-from whyformer.heads.experts import Experts, experts
 from whyformer.heads.head_circuits import Circuits, DirectShares, circuits, direct_logit
 from whyformer.heads.head_roles import HeadRoles, InductionScores, induction, roles
 from whyformer.heads.importance import HeadImportance, LayerProfile, head_importance, layer_profile
@@ -15,7 +14,6 @@ from whyformer.heads.syntactic import SyntacticHeads, syntactic
 __all__ = [
     "Circuits",
     "DirectShares",
-    "Experts",
     "HeadImportance",
     "HeadRoles",
     "InductionScores",
@@ -25,7 +23,6 @@ __all__ = [
     "SyntacticHeads",
     "circuits",
     "direct_logit",
-    "experts",
     "gate_curve",
     "head_importance",
     "induction",

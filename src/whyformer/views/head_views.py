@@ -196,36 +196,6 @@ def direct_view(result: Any, index: Place = 0) -> View:
 
 
 @checked
-def experts_view(result: Any) -> View:
-    """Where tokens went: the share of choices and of relevance per layer and expert, and the experts of each token."""
-    maps = [("share of the tokens", result.routed()), ("share of the relevance", result.shares())]
-    scale = head_scale([shares for _, shares in maps], meaning="share of the layer")
-    panels = []
-    for name, shares in maps:
-        layers, experts = ([str(i) for i in range(size)] for size in shares.shape)
-        numbers = shares.size <= MOST_NUMBERS
-        mark = Matrix(shares[::-1], scale, tuple(layers[::-1]), tuple(experts), "layer", "expert", numbers=numbers)
-        panels.append(Panel((mark,), name))
-    rows = []
-    for token, label in enumerate(result.labels):
-        row = {"token": label}
-        for layer in range(len(result.paths)):
-            parts = np.abs(result.relevance[layer, token])
-            order = np.argsort(-parts)
-            total = float(parts.sum())
-            shares = [f" ({part / total:.0%})" if total else "" for part in parts]
-            names = (f"{int(result.chosen[layer, token, i])}{shares[i]}" for i in order)
-            row[f"layer {layer}"] = ", ".join(names)
-        rows.append(row)
-    panels.append(Panel((rows_table(rows),), "experts of each token, with their share of its relevance", wide=True))
-    facts = (Fact("target", f"{result.target} = {number(result.value)}"), Fact("cost", cost_of(result.cost)))
-    left_out = f" The first {MOST_ROWS} of {len(rows)} tokens are listed." if len(rows) > MOST_ROWS else ""
-    caption = "Relevance: the output of an expert times the gradient of the score; shares are of absolute values."
-    title = f"{result.model}: experts of {len(result.labels)} tokens"
-    return View(title, tuple(panels), facts, caption=caption + left_out, columns=2, legend=scale)
-
-
-@checked
 def syntactic_view(result: Any) -> View:
     """The best head of each relation against the best fixed offset, and how far each of them is ahead."""
     columns = ("relation", "direction", "head", "hits", "best offset", "gain", "arcs")
