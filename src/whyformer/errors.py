@@ -303,8 +303,6 @@ METRICS_ELSEWHERE: dict[str, Nearest] = {
     **_named("insertionauc", "insertion", "area under the curve of inserted features"),
     **_named("eraser comp", "comprehensiveness", "of ERASER, with sufficiency"),
     **_named("suff", "sufficiency", "of ERASER, with comprehensiveness"),
-    **_named("softcomprehensiveness", "pi_soft_nc", "soft normalised comprehensiveness"),
-    **_named("softsufficiency", "pi_soft_ns", "soft normalised sufficiency"),
     **_named("faithfulness faithfulnessestimate", "faithfulness_correlation", "or the default set: omit metric="),
     **_named("fidelity fidelityplus", "f_fidelity_plus", "needs surrogate=wf.masked_surrogate(…)"),
     **_named("fidelityminus", "f_fidelity_minus", "needs surrogate=wf.masked_surrogate(…)"),

@@ -105,7 +105,6 @@ def test_a_single_method_with_options_stands_among_the_usual_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = {}
-    monkeypatch.setattr("whyformer.cli._results.announce", lambda *_: None)
 
     class Explainer:
         def source(self, raw: list[str]) -> object:

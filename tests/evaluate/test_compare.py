@@ -32,7 +32,7 @@ from whyformer.evaluate.comparison import (
     top_overlap,
 )
 from whyformer.evaluate.games import games_of
-from whyformer.evaluate.metrics.soft import drawn_away
+from whyformer.evaluate.metrics.f_fidelity import drawn_away
 from whyformer.evidence import ENOUGH, interval, spread
 
 TEXTS = ["a witty, seductive movie", "This is so boring", "I like it", "no movement, not much of anything"]
@@ -163,7 +163,7 @@ def test_images_with_masks_and_boxes() -> None:
     assert found[0]["occlusion"].scores["completeness"].mean > 0
 
 
-@pytest.mark.parametrize(("metric", "replace"), [("aopc", "resample"), ("pi_soft_nc", "mean")])
+@pytest.mark.parametrize(("metric", "replace"), [("aopc", "resample"), ("saco", "mean")])
 def test_rows_of_a_table(metric: str, replace: str) -> None:
     import pandas as pd
 
@@ -174,7 +174,7 @@ def test_rows_of_a_table(metric: str, replace: str) -> None:
     first, frame = (
         wf.compare(model, given, processor=table, replace=replace, **how) for given in (rows, pd.DataFrame(rows))
     )
-    assert str(first.values) == str(frame.values)  # of pi_soft_nc, greedy has none: NaN
+    assert str(first.values) == str(frame.values)
     assert np.isfinite(first.values[metric]["occlusion"]).all()
     if metric == "aopc":
         assert first["greedy"].scores["aopc"].mean >= first["occlusion"].scores["aopc"].mean - 1e-6
@@ -284,10 +284,10 @@ def test_leaders_and_their_lead_are_those_of_the_values() -> None:
 
 
 def test_metrics_that_disagree_are_named_with_what_they_put_first() -> None:
-    one, other = Leader("comprehensiveness", "a", 0, 0, 0), Leader("pi_soft_nc", "a", 0, 0, 0)
-    assert said([one, other]) == "comprehensiveness and pi soft nc rank a first."
+    one, other = Leader("comprehensiveness", "a", 0, 0, 0), Leader("f_fidelity_plus", "a", 0, 0, 0)
+    assert said([one, other]) == "comprehensiveness and f fidelity plus rank a first."
     told = said([one, other, Leader("saco", "b", 0.2, 0.1, 0.3)])
-    assert told.startswith("Metrics disagree: comprehensiveness and pi soft nc rank a first; saco ranks b first")
+    assert told.startswith("Metrics disagree: comprehensiveness and f fidelity plus rank a first; saco ranks b first")
     assert ", ahead of a by +0.200 (95 % CI +0.100 to +0.300)." in told and told.endswith("By mean rank a comes first.")
     for low, high, gain in ((-0.1, 0.3, 0.2), (0.00001, 0.0003, 0.0002)):  # not significant, or too small to be shown
         assert "saco ranks b first, tied with a." in said([one, Leader("saco", "b", gain, low, high)])

@@ -16,8 +16,8 @@ from tests.references import metrics as references
 from tests.references.metrics.twin import Facts, MetricTwin
 from whyformer.engines.perturbation.players import random_sets
 from whyformer.evaluate.candidate import Trial
+from whyformer.evaluate.metrics.f_fidelity import random_numbers
 from whyformer.evaluate.metrics.faithfulness import squared_error
-from whyformer.evaluate.metrics.soft import random_numbers, retained
 from whyformer.results.types import Explanation, Target, Units
 
 METRICS = wf.list_metrics()
@@ -101,30 +101,6 @@ def test_f_fidelity_takes_no_more_than_its_bound() -> None:
     assert np.isnan(value("f_fidelity_minus", Trial(np.ones(1), linear(np.ones(1), bias=0)), sizes=(0.5,)))
     surrogate = Trial(trial.scores_P, trial.game, surrogate=linear(np.array([1.0, 1, 0, 0]), bias=0))
     assert value("f_fidelity_plus", surrogate, alpha=1.0, beta=0.5, **how) == pytest.approx(2)
-
-
-def test_soft_erasure_keeps_the_share_that_it_says() -> None:
-    weights = np.array([4.0, 3, 2, 1])
-    trial = Trial(np.array([1.0, 1, 0, 0]), linear(weights, bias=0))
-    # probabilities of 1 and 0 leave nothing to chance: of 10, 7 go, and 3
-    assert value("pi_soft_nc", trial, pi=(0.5,), value="logit") == pytest.approx(0.7)
-    assert value("pi_soft_ns", trial, pi=(0.5,), value="logit") == pytest.approx(0.7)
-    even = Trial(np.array([2.0, 1, 1, 0]), linear(weights, bias=0))
-    # stay: 0, ½, ½, 1 of mean ½, so 4 + 3/2 + 2/2 go; and 1, ½, ½, 0, so 3/2 + 2/2 + 1 go
-    assert value("pi_soft_nc", even, pi=(0.5,), samples=4000, value="logit") == pytest.approx(0.65, abs=0.01)
-    assert value("pi_soft_ns", even, pi=(0.5,), samples=4000, value="logit") == pytest.approx(1 - 0.35, abs=0.01)
-    np.testing.assert_allclose(retained(np.array([8.0, 1, 1, 0]), 0.5), [1, 0.5, 0.5, 0])
-    np.testing.assert_allclose(retained(np.array([8.0, 0, 0, 0]), 0.5), [1, 1 / 3, 1 / 3, 1 / 3])
-    for seed in range(20):
-        drawn = np.abs(scores_of(9, seed))
-        stays = retained(drawn, 0.1 + 0.8 * seed / 20)
-        assert stays.mean() == pytest.approx(0.1 + 0.8 * seed / 20) and 0 <= stays.min() and stays.max() <= 1
-        assert (np.diff(stays[np.argsort(drawn)]) >= -1e-12).all(), "what has more weight stays more often"
-
-    for name in ("pi_soft_nc", "pi_soft_ns"):
-        assert np.isnan(value(name, Trial(np.ones(4), linear(weights))))
-        backwards = Trial(np.array([2.0, 1, 1, 0]), linear(-weights))
-        assert np.isnan(value(name, backwards)), "nothing can be lost of what the input does not say"
 
 
 def test_constant_scores_go_by_position() -> None:

@@ -11,7 +11,6 @@ import typer
 
 from whyformer.brief import as_symbols, escaped_json
 from whyformer.cli._input import DATA, PICTURES, options_from
-from whyformer.cli._work import announce
 
 if TYPE_CHECKING:
     from whyformer.cli._options import CommandArguments
@@ -147,8 +146,6 @@ def deliver_report(explainer: Any, raw: Any, asked: CommandArguments) -> None:
     shared = {name: arguments[name] for name in REPORTED if name in arguments}
     usual = usual_methods(explainer.source(raw).modality.kind)
     methods = asked.method or (usual[:1] if settings else [])
-    fewer = "Name fewer methods (-m NAME) or give fewer inputs to shorten the report."
-    announce(explainer, raw, lambda work: work.report(methods), fewer)
     if not methods:
         say_written(explainer.report(raw, **shared).save(asked.report))
         return

@@ -8,16 +8,13 @@ from typing import Any
 import typer
 
 from whyformer.cli._input import inputs_from, lines_of, number_or_word, texts_from
-from whyformer.cli._options import CHECKS, SHIPPED_CLASS, SHIPPED_POOLING, CommandArguments, load, takes
+from whyformer.cli._options import SHIPPED_CLASS, SHIPPED_POOLING, CommandArguments, load, takes
 from whyformer.cli._results import deliver
-from whyformer.cli._work import MeasuredWork, announce
 from whyformer.errors import BadInput, one_of
 from whyformer.extras import require
 from whyformer.files import IMAGES
 
 MODEL = "inputs file model trust_remote_code"
-COPIES = 7  # that --train trains: three of the model, and one adversary for each of four weights
-HELD = 0.2  # share of the examples that --train tests attention on, at most a hundred
 JUDGED = "replace units hold target batch_size seed cache out/compare json"
 
 
@@ -37,17 +34,8 @@ def compare(asked: CommandArguments) -> None:
       whyformer compare --model my-vit/ *.jpg --cache results/
     """
     from whyformer.evaluate.compare import compare as run
-    from whyformer.registry import list_methods
-    from whyformer.verbs import Explainer
 
     model, processor, raw = asked.load_with_inputs("compare")
-    methods = asked.method or [name for name in list_methods() if name != "random"]
-    announce(
-        Explainer(model, processor),
-        raw,
-        lambda work: work.inputs * work.evaluation(methods),
-        "Name fewer methods (-m NAME) or give fewer inputs to shorten it.",
-    )
     chosen: dict[str, Any] = {"method": asked.method or None, "metric": asked.metric or None}
     deliver(run(model, raw, processor=processor, **chosen, **asked.settings), asked)
 
@@ -69,26 +57,12 @@ def recommend(asked: CommandArguments) -> None:
     """
     one_of("--scope", asked.scope, ("dataset", "label", "instance"))
     from whyformer.evaluate.candidate_pool import budget_of
-    from whyformer.evaluate.recommend import EFFORT
     from whyformer.evaluate.recommend import recommend as run
-    from whyformer.registry import list_methods
-    from whyformer.verbs import Explainer
 
     if asked.budget is not None:
         budget_of(asked.budget)  # before a model is loaded
     model, processor, raw = asked.load_with_inputs("recommend")
     methods = [] if asked.attention_only and not asked.method else asked.method or None
-
-    def forwards(work: MeasuredWork) -> float:
-        named = list(list_methods()) if methods is None else methods
-        return work.inputs * (work.evaluation(named) if methods else min(EFFORT, work.evaluation(named)))
-
-    announce(
-        Explainer(model, processor),
-        raw,
-        forwards,
-        "Name methods (-m NAME), give fewer inputs or --attention-only to shorten it.",
-    )
     deliver(run(model, raw, processor=processor, method=methods, **asked.settings), asked)
 
 
@@ -110,15 +84,8 @@ def check(asked: CommandArguments) -> None:
     """
     if asked.train is None:
         from whyformer.checks.check import check as run
-        from whyformer.verbs import Explainer
 
         model, processor, raw = asked.load_with_inputs("check", demo=False)
-        announce(
-            Explainer(model, processor),
-            raw,
-            lambda work: work.inputs * work.checks(asked.checks or CHECKS, asked.method),
-            "Name checks (-c NAME) or give fewer inputs to shorten it.",
-        )
         found = run(model, raw, processor=processor, checks=asked.checks or None, method=asked.method, **asked.settings)
         deliver(found, asked)
         return
@@ -131,17 +98,6 @@ def check(asked: CommandArguments) -> None:
     texts, labels = labelled(asked.train)
     model, processor, kind = asked.load_any()
     raw = texts if kind == "text" else inputs_from(texts, None, kind, "check")
-    from whyformer.verbs import Explainer
-
-    announce(
-        Explainer(model, processor),
-        raw,
-        lambda work: (
-            COPIES * 3 * asked.epochs * work.inputs  # a step of training costs about three forwards
-            + min(100, HELD * work.inputs) * work.checks(["jain_wallace"], "raw_attention")
-        ),
-        "Give fewer examples or --epochs 1 to shorten it.",
-    )
     options = {"epochs": asked.epochs, "batch_size": asked.batch_size, "seed": asked.seed}
     deliver(attention_debate(model, raw, labels, processor=processor, **options), asked)
 
