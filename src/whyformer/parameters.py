@@ -12,7 +12,6 @@ import inspect
 import math
 import os
 import types
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -385,8 +384,6 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         if (len(args) > len(values) and not known.more) or not (values.keys() | OF_PYTHON).isdisjoint(named):
             raise _miscalled(known, args, named)
         values |= named
-        if not named.keys().isdisjoint(RENAMED):
-            values = _renamed(known, values)
         if "tokenizer" in named and "processor" in known.names:
             values = _with_processor(known.owner, values)
         if not known.open and not values.keys() <= set(known.names):
@@ -402,31 +399,6 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         return cast(Callable[..., R], function)(*places, *args[len(places) :], **values)
 
     return entered
-
-
-RENAMED = {"methods": "method", "metrics": "metric"}  # old names of parameters, which still work
-
-
-def _renamed(known: Parameters, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by the present names of their parameters, with a DeprecationWarning for each old name."""
-    renamed = dict(values)
-    for old, new in RENAMED.items():
-        if old not in values or old in known.names or new not in known.names or known.open:
-            continue
-        if new in values:
-            raise BadInput(f"{known.owner} was given {new}= and {old}=, its old name: give {new}= only.")
-        message = f"{old}= of {known.owner} is deprecated: write {new}=, which takes one name or a list."
-        warnings.warn(message, DeprecationWarning, stacklevel=_level_of_user())
-        renamed[new] = renamed.pop(old)
-    return renamed
-
-
-def _level_of_user() -> int:
-    """Return the stack level, for the caller of this function, of the first line outside whyformer."""
-    frame, level = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "whyformer":
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _with_processor(owner: str, values: Mapping[str, Any]) -> dict[str, Any]:

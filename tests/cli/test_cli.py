@@ -100,13 +100,10 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "2 texts: too few to rank methods" in (tmp_path / "demo-report.html").read_text(encoding="utf-8")
 
 
-def test_units_of_explain_text_and_the_deprecated_by() -> None:
+def test_units_of_explain_text() -> None:
     shown = told("explain", "text", "I like unforgettable movies", "--units", "word", "-m", "occlusion")
     assert len(shown[0]["scores"]) == len(wf.Explainer(*wf.demo.load_sentiment()).explain(
         "I like unforgettable movies", units="word", method="occlusion").scores)  # fmt: skip
-    old = run("explain", "text", "I like the movie", "--by", "word", "-m", "raw_attention")
-    assert old.stderr == "--by is deprecated: use --units.\n" and "like" in old.stdout
-    assert "--by" not in run("explain", "text", "--help").stdout
 
 
 def test_two_texts_for_a_classifier_of_pairs(bert_folder: Path) -> None:

@@ -23,10 +23,9 @@ def test_rows_and_pictures_need_no_import_of_their_own(monkeypatch: pytest.Monke
 def test_the_model_of_pets_knows_the_drawn_faces() -> None:
     model, processor = load_pets()
     for animal in ("cat", "dog"):
-        pixels = processor(images=[face(animal, seed) for seed in range(4)], return_tensors="pt")
         with torch.no_grad():
-            found = model(**pixels).logits.argmax(1)
-        assert [model.config.id2label[int(i)] for i in found] == [animal] * 4
+            said = model(**processor(images=face(animal), return_tensors="pt")).logits
+        assert model.config.id2label[int(said.argmax())] == animal
 
 
 def test_the_model_of_textures_knows_a_striped_horse() -> None:
@@ -36,11 +35,8 @@ def test_the_model_of_textures_knows_a_striped_horse() -> None:
     assert model.config.id2label[int(logits.argmax())] == CLASSES[0] == "zebra-like"
 
 
-def test_a_seed_is_a_picture() -> None:
+def test_faces_are_pictures() -> None:
     assert face("cat").shape == (128, 128, 3) and face("cat").dtype == np.uint8
-    assert np.array_equal(face("dog", 1), face("dog", 1))
-    assert not np.array_equal(face("dog", 1), face("dog", 2))
-    assert face("cat", size=32).shape == (32, 32, 3)
     with pytest.raises(ValueError, match="cat or dog"):
         face("horse")
 

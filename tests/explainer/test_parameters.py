@@ -304,24 +304,6 @@ def test_the_parameter_that_was_meant_is_named(explainer: wf.Explainer, call: An
         call(explainer, **given)
 
 
-@pytest.mark.parametrize("verb", ["compare", "recommend", "report"])
-@pytest.mark.parametrize("on", [on_model, on_explainer])
-def test_old_names_of_parameters_still_work(explainer: wf.Explainer, on: Any, verb: str) -> None:
-    """The unknown method is refused only after its parameter was understood."""
-    message = f"methods= of {verb} is deprecated: write method=, which takes one name or a list."
-    with pytest.warns(DeprecationWarning) as warned, pytest.raises(UnknownName, match="unknown method 'nosuch'"):
-        on(verb)(explainer, methods=["nosuch"])
-    assert [str(each.message) for each in warned] == [message]
-    assert warned[0].filename == __file__, "the line of the user is named"
-    with pytest.raises(BadInput, match="method= and methods=, its old name"):
-        on(verb)(explainer, methods=["occlusion"], method=["occlusion"])
-
-
-def test_the_old_name_of_metric(explainer: wf.Explainer) -> None:
-    with pytest.warns(DeprecationWarning, match="metrics= of compare"), pytest.raises(UnknownName, match="'nosuch'"):
-        explainer.compare(["a"], metrics=["nosuch"])
-
-
 def test_explain_takes_all_that_its_explainer_takes_and_holds_it_to_the_same() -> None:
     whole, inner = ({k: p.default for k, p in inspect.signature(f).parameters.items()} for f in EXPLAINING)
     assert {k: default for k, default in inner.items() if k != "self"}.items() <= whole.items()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from whyformer.inputs.table_schema import Table
 from whyformer.parameters import OneOf, checked
 from whyformer.registry import Method, get_method
 from whyformer.results.codec import Keyed, is_whole, read_piece, write_piece
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Explanation, Target
 from whyformer.run import Run
@@ -28,10 +28,6 @@ from whyformer.shapes import Array
 from whyformer.study import Study
 from whyformer.views.report_view import checkup_page
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 LEVELS = ("ok", "note", "warning")
 
@@ -109,7 +105,7 @@ class CheckUp(Result):
         new = [f"check-up: {text}" for text in said]
         return explanation.replace(warnings=(*explanation.warnings, *(n for n in new if n not in explanation.warnings)))
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per finding."""
         names = ["level", "check", "title", "text"]
         return dataframe([[getattr(finding, name) for name in names] for finding in self.findings], columns=names)

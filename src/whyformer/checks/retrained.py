@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,15 +20,12 @@ from whyformer.evidence import ENOUGH, difference_interval, share_interval, with
 from whyformer.heads.importance_kinds import checked_labels, label_indices
 from whyformer.loan.backwards import refuse_quantised, refuse_without_gradients
 from whyformer.parameters import BatchSize, Count, Limits, NotEmpty, OneOf, Rate, Seed, Weight, checked
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Cost
 from whyformer.run.session import LoadedModel, loaded_as, tracker
 from whyformer.views.report_view import retrained_page
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 STARTS = ("model", "fresh")
 FEWEST = 10  # examples: with less, a split leaves nothing to measure on
@@ -186,7 +183,7 @@ class RetrainedAttention(Result):
         measured = ("accuracy", "low", "high", "f1", "tvd", "jsd")
         return [{"model": m.name, "lambda": m.weight} | {k: getattr(m, k) for k in measured} for m in self.models]
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per model."""
         return dataframe(self.rows())
 

@@ -88,18 +88,6 @@ def _option(
     return Annotated[kind | None if default is None else kind, typer.Option(*flags, help=words, **settings)], default
 
 
-def _deprecated(names: str, instead: str, *values: str) -> tuple[Any, Any]:
-    """Return an old option that still works: hidden in the help, with a line on stderr that names the new one."""
-
-    def check(value: str | None) -> str | None:
-        if value is not None:
-            _one_of(*values)(value)
-            typer.echo(f"{names.split(maxsplit=1)[0]} is deprecated: use {instead}.", err=True)
-        return value
-
-    return _option(str, names, f"Deprecated: use {instead}.", hidden=True, callback=check)
-
-
 def _argument(kind: Any, metavar: str, words: str, default: Any = REQUIRED, shown: Any = None) -> tuple[Any, Any]:
     settings = {} if shown is None else {"show_default": shown}
     hint = kind | None if default is None else kind
@@ -239,7 +227,6 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         "token",
         callback=_one_of("token", "groups"),
     ),
-    "by": _deprecated("--by UNIT", "--units", "token", "word"),
     "detail": _flag("--detail", "Show scores of single pixels if the method has them."),
     "one_scale": _flag("--one-scale", "With several methods: use one scale, shares of each method's total |score|."),
     "specials": _flag("--specials", "Show special tokens such as [CLS] and [SEP]."),

@@ -139,7 +139,7 @@ def _refuse_both(asked: CommandArguments) -> None:
 
 
 @takes(
-    "texts pair file model trust_remote_code method target/explain versus scalar option units by batch_size memory "
+    "texts pair file model trust_remote_code method target/explain versus scalar option units batch_size memory "
     "seed/explain passes one_scale specials out/explain report json/explain"
 )
 def text(asked: CommandArguments) -> None:
@@ -161,7 +161,7 @@ def text(asked: CommandArguments) -> None:
         raw = [(first, second) for first in raw for second in asked.pair]
     explainer = asked.explainer("text")
     explained = asked.explain(explainer, raw)
-    _finish(explainer, raw, explained, asked, by=asked.by or "token", views=written(explained))
+    _finish(explainer, raw, explained, asked, views=written(explained))
 
 
 @takes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -22,16 +22,13 @@ from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.loan.borrow import borrowed
 from whyformer.parameters import Count, Limits, OneOf, Place, Rate, Seed, Size, Weight, checked
 from whyformer.results.codec import UInt8
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.run.session import tracker
 from whyformer.study import study_of
 from whyformer.targets import resolve_targets
 from whyformer.views.concepts import maximized_view
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # An image that can be optimised: as pixels or as waves, shaken a little before the model sees it.
 
@@ -113,7 +110,7 @@ class Maximized(Result):
     model: str = ""
     penalties: dict[str, float] = field(default_factory=dict)  # of the result, in units of the activation
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per step."""
         return dataframe({"step": range(len(self.history)), "activation": self.history})
 

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -20,16 +20,13 @@ from whyformer.extras import require
 from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.loan.borrow import borrowed
 from whyformer.parameters import BatchSize, Limits, NotEmpty, OneOf, Place, Seed, checked
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.run.session import tracker
 from whyformer.shapes import Array
 from whyformer.targets import Aims
 from whyformer.views.concepts import scores_view
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # A concept activation vector: the direction in a layer that separates a concept from other inputs.
 
@@ -142,7 +139,7 @@ class TCAVResult(Result):
         """Model, class, layer and number of inputs, on one line."""
         return f"{self.model}: concepts for {self.target!r} at {self.layer}, {self.inputs} inputs"
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per concept."""
         return dataframe([dataclasses.asdict(row) for row in self.rows])
 

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.stats import rankdata
@@ -14,15 +14,12 @@ from scipy.stats import rankdata
 from whyformer.engines.perturbation.players import count_of, order_of
 from whyformer.errors import NotOffered, UnknownName, listed
 from whyformer.evidence import NOISE, Standing, too_few, with_interval
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Explanation
 from whyformer.shapes import Array
 from whyformer.views.comparison_view import comparison_page
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FLIPS = 4096  # of signs, at most: all of them for twelve inputs or fewer
 RARE = 0.025  # one side of 95 %
@@ -260,7 +257,7 @@ class Comparison(Result):
         baseline = f", baseline: {self.replacement}" if self.replacement is not None else ""
         return f"{self.model}: methods compared on {inputs}{baseline}"
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per method: each metric with its 95 % confidence interval, rank and cost."""
         records = []
         for row in self.rows:

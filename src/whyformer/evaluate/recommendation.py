@@ -6,18 +6,15 @@ import dataclasses
 import math
 import warnings
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from whyformer.errors import UnknownName
 from whyformer.evaluate.comparison import RARE
 from whyformer.evidence import NOISE, too_few, with_interval
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.views.comparison_view import recommendation_page
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -212,7 +209,7 @@ class Recommendation(Result):
         per = {"dataset": "one for all inputs", "label": "one per label", "instance": "one per input"}[self.scope]
         return f"{self.model}: recommended method, {per}"
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per choice, with the outcome of its class of cost."""
         known = {o.cost_class: o for o in self.outcomes}
         rows = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.loan.borrow import module_names
 from whyformer.parameters import BatchSize, Seed, checked
 from whyformer.results.codec import Float32
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Cost, Target
 from whyformer.run import Run
@@ -35,10 +35,6 @@ from whyformer.shapes import Array
 from whyformer.targets import Aims
 from whyformer.views.head_views import circuits_view, direct_view
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 # QK and OV circuits: what a head compares and what it copies, read from its weights alone. With row vectors, a head's
 # score between two positions is x_q W_QK x_kᵀ, W_QK = W_Q W_Kᵀ; what it moves between them is x_k W_OV, W_OV = W_V W_O.
@@ -77,7 +73,7 @@ class Circuits(Result):
         """(in, out) W_OV = W_V W_O."""
         return self.value[layer][head] @ self.output[layer][head]
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per head: the summaries of its circuits."""
         return dataframe(rows_of(copying=self.copying, matching=self.matching))
 
@@ -194,7 +190,7 @@ class DirectShares(Result):
         known = np.argwhere(~np.isnan(self.shares[index])).tolist()
         return sorted(((i, j, float(self.shares[index, i, j])) for i, j in known), key=lambda head: -head[2])
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per input and head."""
         known = np.argwhere(~np.isnan(self.shares)).tolist()
         rows = [{"input": n, "layer": i, "head": j, "share": float(self.shares[n, i, j])} for n, i, j in known]

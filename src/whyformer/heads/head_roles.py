@@ -6,7 +6,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from whyformer.heads.importance_kinds import Call, calls, parts_of, place_of, ro
 from whyformer.inputs.text import TextInput
 from whyformer.parameters import BatchSize, Count, Limits, Place, Seed, checked
 from whyformer.results.codec import Float32
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.run import Run
 from whyformer.run.session import LoadedModel, Session, loaded_as, passing_through
@@ -25,10 +25,6 @@ from whyformer.shapes import Array
 from whyformer.study.streams import slices
 from whyformer.views.head_views import induction_view, roles_view
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 # What the heads of a language model do with repetition: previous-token, duplicate-token and induction heads.
 #
@@ -53,7 +49,7 @@ class InductionScores(Result):
     length: int
     sequences: int
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per head."""
         return dataframe(rows_of(**{name: getattr(self, name) for name in REPETITION}))
 
@@ -196,7 +192,7 @@ class HeadRoles(Result):
         names = {(i, j): self.name(i, j) for i in range(layers) for j in range(heads)}
         return {at: name for at, name in names.items() if name}
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per head."""
         return dataframe(self.rows())
 

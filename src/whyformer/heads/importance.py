@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.methods.value_contributions import mixing_ratio
 from whyformer.parameters import BatchSize, OneOf, Seed, checked
 from whyformer.results.codec import Float32
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Cost
 from whyformer.run import Run
@@ -27,10 +27,6 @@ from whyformer.shapes import Array
 from whyformer.targets import Aims
 from whyformer.views.head_views import importance_view, profile_view
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 # What lower and higher layers do: four curves over the layers.
 
@@ -86,7 +82,7 @@ class LayerProfile(Result):
         """Model and number of inputs, on one line."""
         return f"{self.model}: layer profile, {self.inputs} inputs"
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per layer."""
         return dataframe(self.rows())
 
@@ -250,7 +246,7 @@ class HeadImportance(Result):
         inputs = f"{self.inputs} input{'s' if self.inputs != 1 else ''}"
         return f"{self.model}: head importance, {self.kind} ({what}), {inputs}"
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per head, the most important first."""
         rows = [
             {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from whyformer.heads import importance_kinds as kinds
 from whyformer.heads.importance import HeadImportance
 from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.results.codec import Float32, Float64, Int64
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Cost
 from whyformer.run import Run
@@ -27,9 +27,6 @@ from whyformer.run.session import Session, passing_through
 from whyformer.shapes import Array
 from whyformer.views.head_views import gates_view, pruning_view
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Metric = Callable[[Tensor, Tensor], Tensor]  # logits (B, C), labels (B,) -> (B,)
 
@@ -72,7 +69,7 @@ class PruningCurve(Result):
         """Model, metric and order of the heads, on one line."""
         return f"{self.model}: {self.metric} against heads kept ({self.name})"
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per point."""
         return dataframe({"kept": self.kept, self.metric: self.values, "low": self.low, "high": self.high})
 
@@ -245,7 +242,7 @@ class LearnedGates(Result):
         """The number of heads with an open gate."""
         return int((np.nan_to_num(self.gates) > 0).sum())
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per head."""
         return dataframe(kinds.rows_of(gate=self.gates, score=self.scores, open=self.open))
 

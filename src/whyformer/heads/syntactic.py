@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,16 +24,12 @@ from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.text import TextInput
 from whyformer.parameters import BatchSize, OneOf, checked
 from whyformer.results.codec import Float32
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.run import Run
 from whyformer.run.session import LoadedModel, loaded_as, passing_through
 from whyformer.views.head_views import syntactic_view
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 # Read CoNLL-U: sentences with a dependency tree over their words (universaldependencies.org/format.html).
 
@@ -123,7 +119,7 @@ class SyntacticHeads(Result):
             rows.append((*key, layer, head, float(share[layer, head]), self.baseline[key], self.arcs[key]))
         return sorted(rows, key=lambda f: f[5] - f[4])
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per relation and direction: its best head."""
         names = ["relation", "direction", "layer", "head", "share", "baseline", "arcs"]
         return dataframe(self.best(), columns=names)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from whyformer.jobs.source import arrow
 from whyformer.jobs.worker import RARE_SHARE, Tallies
 from whyformer.parameters import checked
 from whyformer.results.codec import from_plain
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Pictured, Result
 from whyformer.results.types import Explanation
 from whyformer.views import Page, View, side_by_side, view_of
@@ -28,10 +28,6 @@ from whyformer.views.header import number
 from whyformer.views.marks import Bar, Bars, TableMark
 from whyformer.views.scales import scale_of
 from whyformer.views.view import Fact, Panel
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 # A dataset in one page: what matters overall and per class, outliers, and the rows where methods disagree most.
 
@@ -132,7 +128,7 @@ class DatasetSummary(Result):
         )
         return View("Most important features of this dataset", tuple(panels), tuple(facts), (), caption, columns=2)
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per method, class and unit."""
         names = ["method", "target", "unit", "rows", "mean", "mean_size"]
         return dataframe([tuple(getattr(i, name) for name in names) for i in self.importance], names)
@@ -371,7 +367,7 @@ class ExplainedDataset(Pictured):
                     table = job_folder.read_part(path, job_folder.failure_schema())
                 yield from table.to_pylist()
 
-    def to_frame(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    def to_frame(self, columns: Sequence[str] | None = None) -> DataFrame:
         """Return all explanations as a pandas table, one row each; ``columns``: only some columns."""
         pa = arrow("to_frame()")
         known = job_folder.schema().names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -23,15 +23,12 @@ from whyformer.inputs.vision_language import reads_media
 from whyformer.parameters import BatchSize, Count, NotEmpty, Seed, checked
 from whyformer.registry import get_method
 from whyformer.results.codec import Float64
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Cost
 from whyformer.run.session import loaded_as, tracker
 from whyformer.views.generation import citations_page
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 METHOD = "attn_lrp"  # one forward and backward; docs/reports/needle.md says how often it finds the right sentence
 REMOTE_METHOD = "occlusion"  # of a model behind a server, which has no gradients
@@ -211,7 +208,7 @@ class Citations(Result):
             for index, source in enumerate(self.sources)
         ]
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return the table as a pandas DataFrame."""
         return dataframe(self.table)
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -29,14 +29,11 @@ from whyformer.inputs.thoughts import TOOL_CALL
 from whyformer.language.citations import SUPPORT
 from whyformer.parameters import Limits, checked
 from whyformer.results.codec import Float64
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Cost
 from whyformer.views.several import trace_view
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 UNITS = ("sentence", "document", "message")
 Number = Annotated[int, Limits(0, 1_000_000)]
@@ -232,7 +229,7 @@ class Trace(Result):
             if not np.isnan(self.scores[number, index])
         ]
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return the table as a pandas DataFrame."""
         return dataframe(self.table)
 

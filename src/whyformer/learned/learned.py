@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -29,16 +29,13 @@ from whyformer.loan.digests import digest
 from whyformer.parameters import Named, checked
 from whyformer.registry import LEARNED, SUFFIX, Method, register_named
 from whyformer.results.codec import Float32, mapping, reason, to_plain
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Site
 from whyformer.run import Attribution, Run
 from whyformer.shapes import Array
 from whyformer.views.comparison_view import learned_page
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 HEADER, CHECKSUM = "learned", "checksum"  # entries of the file's metadata
 FAR_ERRORS = 3  # times the usual error of a removal, beyond which check_home warns
@@ -119,7 +116,7 @@ class Learned(Result, Named):
         return table
 
     @checked
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """The methods of the certificate; of ``linear=True``, the weight of every head."""
         if self.linear:
             table = self.head_weights

@@ -6,7 +6,7 @@ import random
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,10 +19,14 @@ from whyformer.results.result import EXPLANATION, Result
 from whyformer.shapes import Array
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pandas
+
+    DataFrame: TypeAlias = pandas.DataFrame
+else:
+    DataFrame = Any  # pandas is an extra
 
 
-def dataframe(data: Any, columns: list[str] | None = None) -> pd.DataFrame:
+def dataframe(data: Any, columns: list[str] | None = None) -> DataFrame:
     """Return a DataFrame from rows (dicts, or tuples with ``columns``) or from columns by name; pandas is an extra."""
     require("pandas", why="to_frame()")
     import pandas as pd
@@ -30,7 +34,7 @@ def dataframe(data: Any, columns: list[str] | None = None) -> pd.DataFrame:
     return pd.DataFrame(data, columns=columns)
 
 
-def below(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def below(frames: Sequence[DataFrame]) -> DataFrame:
     """Return frames below each other, with rows numbered anew."""
     require("pandas", why="to_frame()")
     import pandas as pd

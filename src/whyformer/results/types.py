@@ -16,14 +16,12 @@ from whyformer.errors import BadInput
 from whyformer.files import resized
 from whyformer.parameters import OneOf, Size, checked
 from whyformer.results.codec import Float32
-from whyformer.results.interop import below, dataframe, to_shap
+from whyformer.results.interop import DataFrame, below, dataframe, to_shap
 from whyformer.results.result import EXPLANATION, Pictured, Result
 from whyformer.shapes import Array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pandas as pd
 
 LONGEST_SHOWN = 60  # characters of a text, in one line about its explanation
 ROUNDING = 5e-7  # of a float32 number, about
@@ -241,7 +239,7 @@ class AttentionMaps(Result):
     head: int | str  # a number, "mean" or "max"
     sites: tuple[SiteMap, ...]
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per cell of a map."""
         return dataframe(
             [
@@ -412,7 +410,7 @@ class Explanation(Result):
         """Return a ``shap.Explanation``, for shap's plots."""
         return to_shap(self)
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per unit: label, score, special, stream, and word, value or error if there is one."""
         units = self.units
         data = {"unit": units.labels, "score": self.scores, "special": units.special, "stream": units.stream}
@@ -458,7 +456,7 @@ class Generation(list[Explanation], Result):
         """The method that explained all tokens."""
         return self.tokens[0].method
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per token of the answer and unit: token, label, unit, score."""
         rows = [
             (number, e.target.label, index, label, float(score))
@@ -501,7 +499,7 @@ class Explanations(list[T], Pictured):
                 raise AttributeError(f"these are {len(self)} explanations: choose one of them, [0].{name}.")
             return getattr(self[0], name)
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return the rows of all explanations, with the number of the input in front."""
         return _stacked("input", enumerate(self))
 
@@ -518,12 +516,12 @@ class ByMethod(dict[str, T], Pictured):
     def __repr__(self) -> str:
         return several("ByMethod", (f"{name}: {part!r}" for name, part in self.items()))
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return the rows of all methods, with the method in front."""
         return _stacked("method", self.items())
 
 
-def _stacked(column: str, parts: Iterable[tuple[Any, Any]]) -> pd.DataFrame:
+def _stacked(column: str, parts: Iterable[tuple[Any, Any]]) -> DataFrame:
     """Return the frames of results below each other, with a column that tells them apart."""
     frames = []
     for name, part in parts:  # an input may have several explanations: objects of a detector

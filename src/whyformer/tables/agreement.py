@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from whyformer.errors import BadInput
 from whyformer.evidence import DRAWS, LEVEL
 from whyformer.results.codec import Float64
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Explanation
 from whyformer.shapes import Array
 from whyformer.views.table_marks import agreement_view
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FEWEST = 3  # columns that can be ranked: two are in one of two orders
 
@@ -51,7 +48,7 @@ class Agreement(Result):
     warnings: tuple[str, ...] = ()
     model: str = ""
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per column."""
         return dataframe({"column": self.labels, "score": self.scores, "importance": self.importance})
 

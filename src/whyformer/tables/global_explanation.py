@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
@@ -21,7 +21,7 @@ from whyformer.inputs.modalities import are_tensors, as_list
 from whyformer.inputs.table_schema import Columns, Table, require_once
 from whyformer.parameters import BatchSize, Count, Limits, Seed, checked
 from whyformer.results.codec import Float64, Int64
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Explanation
 from whyformer.run.session import loaded_as, tracker
@@ -31,10 +31,6 @@ from whyformer.tables.table_results import FeaturePermutation, GlobalExplanation
 from whyformer.targets import Aims, Scalar
 from whyformer.views.table_marks import corpus_view
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 # Words over many texts: what each is worth to a model, wherever it stands.
 
@@ -73,7 +69,7 @@ class CorpusExplanation(Result):
         """Return words from the highest mean score to the lowest; ties keep their order."""
         return [(self.words[i], float(self.mean[i])) for i in np.argsort(-self.mean, kind="stable")]
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per word."""
         numbers = {name: getattr(self, name) for name in ("counts", "mean", "low", "high", "mean_size")}
         return dataframe({"word": self.words, **numbers, "example": self.examples})

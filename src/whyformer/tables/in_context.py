@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from whyformer.inputs.table_schema import Table
 from whyformer.loan.borrow import borrowed, known_about, module_names, unwrapped
 from whyformer.parameters import OneOf, checked
 from whyformer.results.codec import Float32
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Target
 from whyformer.run.session import loaded_as, tracker
@@ -31,10 +31,6 @@ from whyformer.tables.table_results import ContextExplanation
 from whyformer.targets import Aims, Scalar, logits_of, require_finite, resolve_targets, scalar_of
 from whyformer.views.table_marks import row_attention_view
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 # How a model that learns in context is called: training rows, their answers, and the rows that are asked about.
 
@@ -202,7 +198,7 @@ class RowAttention(Result):
         mean = self.weights_LHR.mean((0, 1))
         return [(self.labels[i], float(mean[i])) for i in np.argsort(-mean, kind="stable")]
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per attended row, the most attended first."""
         return dataframe(self.ranked(), columns=["row", "attention"])
 

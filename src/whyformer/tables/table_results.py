@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,17 +24,13 @@ from whyformer.inputs.table_schema import Table
 from whyformer.parameters import Named, checked
 from whyformer.registry import Method, register_named
 from whyformer.results.codec import Float32, Float64
-from whyformer.results.interop import dataframe
+from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.run import Attribution, Run
 from whyformer.shapes import Array
 from whyformer.tables.agreement import Agreement, Ranked, agreement_of, ranked_rows
 from whyformer.views.table_marks import context_view, global_view, permutation_view
 from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 # A tabular model in a folder: which class with which arguments, its weights, and its table.
 #
@@ -228,7 +224,7 @@ class GlobalExplanation(Result):
         order = np.argsort(-self.importance, kind="stable")
         return [(self.labels[i], float(self.importance[i])) for i in order if specials or not self.special[i]]
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per column; columns outside the attention have no score (NaN)."""
         names = ("mean", "low", "high", "mean_size", "size_low", "size_high")
         rows = [
@@ -295,7 +291,7 @@ class FeaturePermutation(Result, Named):
         """Columns from the most to the least important; ties keep their order."""
         return [(self.labels[i], float(self.mean[i])) for i in np.argsort(-self.mean, kind="stable")]
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per column or group."""
         return dataframe({"column": self.labels, "mean": self.mean, "low": self.low, "high": self.high})
 
@@ -374,7 +370,7 @@ class ContextExplanation(Result):
         """Return numbers of training rows from the highest score to the lowest; ties keep their order."""
         return [(int(i), float(self.row_scores[i])) for i in np.argsort(-self.row_scores, kind="stable")]
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return one row per column, then one per training row."""
         listed = [
             {"kind": "column", "name": name, "value": value, "score": float(score)}
