@@ -162,14 +162,6 @@ def test_verbs_that_look_at_the_model_before_they_run_it(texts: Path, tmp_path: 
         np.testing.assert_allclose(wf.heads.circuits(model).copying, expected.copying, atol=1e-5)
         found = wf.heads.induction(model, length=4, sequences=1)
         np.testing.assert_allclose(found.induction, scores.induction, atol=1e-5)
-    rows = [("i", 2, "nsubj"), ("like", 0, "root"), ("it", 2, "obj")]
-    lines = [f"{i}\t{word}\t_\tX\t_\t_\t{head}\t{arc}\t_\t_" for i, (word, head, arc) in enumerate(rows, 1)]
-    conllu = "\n".join([*lines, "", ""])
-    arcs = wf.heads.syntactic(folders.bert(), conllu, folders.tokenizer(tmp_path / "vocabulary"))
-    for model in (texts, wf.Explainer(texts)):
-        assert wf.heads.syntactic(model, conllu).arcs == arcs.arcs
-    with pytest.raises(MissingProcessor, match="need the model's tokenizer"):
-        wf.heads.syntactic(folders.bert(), conllu)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from whyformer.demo import load_adult, model_folder
 from whyformer.engines.perturbation.game import cache_of
 from whyformer.errors import BadInput
 from whyformer.files import open_image
-from whyformer.heads.syntactic import read_conllu
 from whyformer.inputs.audio import clip_of
 from whyformer.tables.global_explanation import CsvRows
 from whyformer.tables.table_results import load_model, save_model
@@ -46,7 +45,6 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "TCAVResult.load": TCAVResult.load,
     "CsvRows": lambda path: CsvRows(path, table()),
     "load_model": load_model,
-    "read_conllu": read_conllu,
 }
 OF_STRINGS: dict[str, Callable[[Any], Any]] = {  # other types are inputs of another kind, with errors of their own
     "open_image": open_image,
@@ -90,9 +88,9 @@ def test_readers_name_what_is_missing(door: str, tmp_path: Path) -> None:
         READERS[door](missing)
     other = tmp_path / "file.json"
     other.write_text("a\tb", encoding="utf-8")
-    with pytest.raises(BadInput, match=r"file.json" if door != "read_conllu" else "no CoNLL-U|columns"):
+    with pytest.raises(BadInput, match=r"file.json"):
         READERS[door](other)
-    if door not in ("load_model", "read_conllu"):
+    if door != "load_model":
         with pytest.raises(BadInput, match="is a folder: name a file in it"):
             READERS[door](tmp_path)
 

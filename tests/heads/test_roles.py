@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from tests.heads.patterned import CAUSAL_HEADS, ENCODER_HEADS, Patterned, causal, encoder, sentences
+from tests.heads.patterned import CAUSAL_HEADS, ENCODER_HEADS, causal, encoder, sentences
 from tests.methods.properties import FAMILY, close, golden, model_of, on_the_left, padded
 from tests.models import CASES
-from tests.models.case import HEADS, WIDTH, seeded
+from tests.models.case import HEADS, WIDTH
 from tests.references.eager_attention import reported
 from tests.references.head_direct import direct_shares
 from tests.references.head_importance import generic_relevance
-from tests.support import folders
-from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.heads import circuits, direct_logit, induction, layer_profile, roles, syntactic
+from whyformer.errors import BadInput, NotOffered
+from whyformer.heads import circuits, direct_logit, induction, layer_profile, roles
 from whyformer.heads.head_roles import is_punctuation
 from whyformer.heads.importance import CURVES
-from whyformer.heads.syntactic import over_words, read_conllu
 
 
 def test_heads_are_what_they_do() -> None:
@@ -91,121 +88,6 @@ def test_repetition_on_language_models() -> None:
 def test_models_that_look_ahead_or_take_no_text_are_refused(name: str) -> None:
     with pytest.raises(NotOffered):
         induction(model_of(name), length=6)
-
-
-# Dependency arcs hit by heads, on a toy treebank.
-
-
-def line(number: object, form: str, head: object, relation: str) -> str:
-    return "\t".join([str(number), form, "_", "_", "_", "_", str(head), relation, "_", "_"])
-
-
-TOY = "\n".join(
-    [
-        "# sent_id = 1",
-        line(1, "the", 2, "det"),
-        line(2, "movie", 3, "nsubj"),
-        line(3, "boringly", 0, "root"),
-        line("4-5", "isnot", "_", "_"),
-        line(4, "is", 3, "aux:pass"),
-        line(5, "not", 3, "advmod"),
-        line("5.1", "it", "_", "_"),
-        line(6, ".", 3, "punct"),
-        "",
-        line(1, "a", 2, "det"),
-        line(2, "book", 0, "root"),
-        "",
-    ]
-)
-
-
-def test_reading(tmp_path: Path) -> None:
-    (tmp_path / "toy.conllu").write_text(TOY, encoding="utf-8")
-    first, second = read_conllu(TOY)
-    assert [first, second] == read_conllu(tmp_path / "toy.conllu") == read_conllu(str(tmp_path / "toy.conllu"))
-    assert first.words == ("the", "movie", "boringly", "is", "not", ".") and second.words == ("a", "book")
-    assert first.heads == (1, 2, -1, 2, 2, 2) and first.relations[3] == "aux:pass"
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("1\tthe\t2\tdet\n", "has 4 columns"),
-        (line(1, "the", 9, "det"), "'9'"),
-        ("nowhere.conllu", "no CoNLL-U file"),
-        ("# only a comment\twith a tab\n", "has no sentences"),
-    ],
-)
-def test_broken_files_are_refused(text: str, says: str) -> None:
-    with pytest.raises(BadInput, match=says):
-        read_conllu(text)
-
-
-@pytest.fixture
-def told(tmp_path: Path) -> tuple[Any, Any]:
-    """Heads that look at the previous, next and last token, and at the largest id; the tiny WordPiece tokenizer."""
-    return encoder(), folders.tokenizer(tmp_path)
-
-
-def test_a_head_that_looks_at_the_next_word_finds_determiners(told: tuple[Any, Any]) -> None:
-    found = syntactic(told[0], TOY, processor=told[1])
-    after, before = ENCODER_HEADS.index("next"), ENCODER_HEADS.index("previous")
-    assert found.arcs["det", "to head"] == 2
-    assert found.share["det", "to head"][0, after] == 1
-    assert found.share["det", "to dependent"][0, before] == 1
-    assert found.share["advmod", "to head"][0, before] == 0  # "not" looks at "is", its head is "boringly"
-    assert (found.baseline["det", "to head"], found.offset["det", "to head"]) == (1.0, 1)
-    assert ("punct", "to head") not in found.share and ("aux", "to head") in found.share
-    best = {(relation, direction): (layer, head) for relation, direction, layer, head, *_ in found.best()}
-    assert best["nsubj", "to head"] == (0, after)
-    assert list(found.to_frame().columns)[:2] == ["relation", "direction"]
-
-
-def test_a_word_does_not_choose_itself(tmp_path: Path) -> None:
-    model = seeded(lambda: Patterned(("self", "next"), causal=False)).eval()
-    found = syntactic(model, TOY, processor=folders.tokenizer(tmp_path), relations=["det"])
-    assert found.share["det", "to head"][0, 0] == 1  # of the others, which get the same, the first
-
-
-def test_relations_can_be_chosen_and_kept_apart(told: tuple[Any, Any]) -> None:
-    found = syntactic(told[0], TOY, processor=told[1], relations=["aux:pass", "punct"], subtypes=True)
-    assert {relation for relation, _ in found.share} == {"aux:pass", "punct"}
-    with pytest.raises(BadInput, match="no sentence has an arc"):
-        syntactic(told[0], TOY, processor=told[1], relations=["obj"])
-    with pytest.raises(UnknownName):
-        syntactic(told[0], TOY, processor=told[1], pieces="last")
-
-
-def test_the_baseline_is_the_most_frequent_distance(told: tuple[Any, Any]) -> None:
-    text = "\n".join([line(1, "so", 3, "advmod"), line(2, "not", 3, "advmod"), line(3, "good", 0, "root"),
-                      line(4, "so", 3, "advmod"), ""])  # fmt: skip
-    found = syntactic(told[0], text, processor=told[1])
-    assert found.baseline["advmod", "to head"] == pytest.approx(1 / 3)
-    assert found.offset["advmod", "to head"] == -1  # the nearest of three that are as good
-
-
-def test_pieces_become_words() -> None:
-    words, attention = [None, 0, 0, 1, None], torch.arange(25.0).view(1, 5, 5)
-    a = attention[0]
-    both_ask = (a[1] + a[2]) / 2
-    expected = {
-        "first": [[a[1, 1], a[1, 3]], [a[3, 1], a[3, 3]]],
-        "max": [[a[2, 2], a[2, 3]], [a[3, 2], a[3, 3]]],
-        "sum": [[both_ask[1] + both_ask[2], both_ask[3]], [a[3, 1] + a[3, 2], a[3, 3]]],
-    }
-    for pieces, want in expected.items():
-        np.testing.assert_array_equal(over_words(attention, words, pieces)[0], want)
-
-
-def test_batches_and_long_sentences(told: tuple[Any, Any]) -> None:
-    model, tokenizer = told
-    together = syntactic(model, TOY, processor=tokenizer)
-    alone = syntactic(model, TOY, processor=tokenizer, batch_size=1)
-    for key, share in together.share.items():
-        np.testing.assert_allclose(alone.share[key], share)
-    long = "\n".join([line(i + 1, "so", i, "advmod" if i else "root") for i in range(30)]) + "\n\n" + TOY
-    found = syntactic(model, long, processor=tokenizer)
-    assert found.sentences == 2 and "left out" in found.warnings[0]
 
 
 # QK and OV circuits, and direct logit attribution against its twin: what is found, and where it is refused.

@@ -30,12 +30,13 @@ from tests.views.results import ALL, STORED
 from tests.views.test_terminal import SNAPSHOTS
 from whyformer.errors import BadInput, UnknownName
 from whyformer.heads import Circuits, DirectShares, HeadImportance, PruningCurve
-from whyformer.results.result import DATA, FORMAT, PICTURES, RESULTS, Result
+from whyformer.results.result import DATA, FORMAT, PICTURES, RESULTS, Result, Retired
 from whyformer.results.types import Cost
 from whyformer.tables import GlobalExplanation
 from whyformer.views.view import Page, View
 
 DOORS = ("show", "plot", "save", "to_html", "_repr_html_", "to_frame", "to_dict", "load", "view")
+RETIRED = STORED.with_name("retired_results")
 KINDS = sorted(ALL, key=lambda kind: kind.__name__)
 
 
@@ -72,7 +73,7 @@ def test_every_kind_of_result_is_held_to_this() -> None:
     for module in pkgutil.walk_packages(wf.__path__, "whyformer."):
         if not module.name.endswith("__main__"):
             import_module(module.name)
-    assert subclasses(Result) == set(ALL)
+    assert subclasses(Result) == {*ALL, Retired}
     assert set(RESULTS.values()) >= set(ALL)
     assert all(RESULTS[kind.what] is kind for kind in ALL)
 
@@ -205,6 +206,15 @@ def test_files_of_the_old_format_are_read(path: Path) -> None:
         validator().validate(json.loads(path.read_text(encoding="utf-8")))
         written = json.dumps(made.to_dict(), ensure_ascii=False)
         assert written == path.read_text(encoding="utf-8"), "the format is what it was, to the byte"
+
+
+@pytest.mark.parametrize("path", sorted(RETIRED.iterdir()), ids=lambda p: p.name)
+def test_kinds_that_are_no_longer_made_are_read_as_they_were_saved(path: Path, tmp_path: Path) -> None:
+    loaded, written = wf.load(path), path.read_text(encoding="utf-8")
+    assert {"format": 1, "what": loaded.kind} | loaded.content == json.loads(written)
+    assert json.dumps(loaded.to_dict(), ensure_ascii=False) == written
+    assert wf.load(loaded.save(tmp_path / "again.json")).content == loaded.content
+    assert list(loaded.to_frame()["field"]) == [*loaded.content] and loaded.kind in loaded.to_html()
 
 
 DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {

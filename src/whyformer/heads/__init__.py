@@ -9,7 +9,6 @@ from whyformer.heads.head_roles import HeadRoles, InductionScores, induction, ro
 from whyformer.heads.importance import HeadImportance, LayerProfile, head_importance, layer_profile
 from whyformer.heads.norms import level_maps, norms_scatter
 from whyformer.heads.pruning import LearnedGates, PruningCurve, gate_curve, learn_gates, pruning_curve
-from whyformer.heads.syntactic import SyntacticHeads, syntactic
 
 __all__ = [
     "Circuits",
@@ -20,7 +19,6 @@ __all__ = [
     "LayerProfile",
     "LearnedGates",
     "PruningCurve",
-    "SyntacticHeads",
     "circuits",
     "direct_logit",
     "gate_curve",
@@ -32,5 +30,4 @@ __all__ = [
     "norms_scatter",
     "pruning_curve",
     "roles",
-    "syntactic",
 ]

@@ -9,6 +9,7 @@ import warnings
 import zipfile
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 from whyformer import files
 from whyformer.brief import brief
 from whyformer.errors import BadInput, WhyformerError
+from whyformer.extras import require
 from whyformer.parameters import checked
 from whyformer.results.codec import Coded, Misfit, below, fields_of, filled, key_of, mapping, reason
 
@@ -38,6 +40,7 @@ HOMES = tuple(
     "checks.exam checks.retrained language.citations language.traces jobs.dataset learned.learned "
     "reports.report".split()
 )
+RETIRED = ("experts", "syntactic heads")  # kinds of results that are no longer made
 Kind = TypeVar("Kind", bound="Result")
 
 
@@ -186,6 +189,9 @@ class Result(Pictured, Coded):
         for home in () if not isinstance(what, str) or what in RESULTS else HOMES:
             import_module(home)
         reads = RESULTS.get(what) if isinstance(what, str) else None
+        if what in RETIRED and issubclass(Retired, cls):
+            content = {name: part for name, part in data.items() if name not in ("format", "what")}
+            return Retired(what, content)  # type: ignore[return-value]
         if reads is None or not issubclass(reads, cls):
             raise files.Damaged(f"it contains a {what}" + (f": use {reads.__name__}.load" if reads else ""))
         made: Kind = filled(reads, {name: part for name, part in data.items() if name not in ("format", "what")}, at)
@@ -198,6 +204,24 @@ class Result(Pictured, Coded):
                     stacklevel=_levels_inside(),
                 )
         return made
+
+
+@dataclass(frozen=True, eq=False)
+class Retired(Result):
+    """A saved result of a kind that is no longer made: its fields by name, as they were saved."""
+
+    kind: str
+    content: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": FORMAT, "what": self.kind} | self.content
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per field."""
+        require("pandas", why="to_frame()")
+        import pandas as pd
+
+        return pd.DataFrame(self.content.items(), columns=["field", "value"])
 
 
 @checked

@@ -195,21 +195,6 @@ def direct_view(result: Any, index: Place = 0) -> View:
     return View(title, (Panel((head_map(shares, scale),)),), tuple(facts), caption=caption, legend=scale)
 
 
-@checked
-def syntactic_view(result: Any) -> View:
-    """The best head of each relation against the best fixed offset, and how far each of them is ahead."""
-    columns = ("relation", "direction", "head", "hits", "best offset", "gain", "arcs")
-    rows = [
-        dict(zip(columns, (a, b, f"{layer}.{head}", hits, base, hits - base, arcs), strict=True))
-        for a, b, layer, head, hits, base, arcs in result.best()
-    ]
-    panel = Panel((rows_table(rows),), wide=True)
-    left_out = f" The first {MOST_ROWS} of {len(rows)} are listed." if len(rows) > MOST_ROWS else ""
-    caption = "Heads as layer.head. Best offset: accuracy of always attending at the same distance." + left_out
-    title = f"syntactic heads, {result.sentences} sentences"
-    return View(title, (panel,), doubts=result.warnings, caption=caption)
-
-
 def token_types(units: Units) -> list[str]:
     """Special tokens by name, punctuation, and the rest ("patch" in images)."""
     rest = "patch" if units.grid is not None else "other"

@@ -12,6 +12,7 @@ import numpy as np
 from whyformer.errors import BadInput
 from whyformer.files import pixels_of_uri
 from whyformer.parameters import checked
+from whyformer.results.result import Retired
 from whyformer.results.types import ByMethod, Explanation, Explanations, Generation
 from whyformer.shapes import Array
 from whyformer.views import marks, scales
@@ -106,6 +107,7 @@ def similarity_view(explanation: Explanation, *, title: str = "") -> View:
 
 MOST = 20  # inputs that are drawn; more are said to be there
 FEWEST_ROWS = 2
+LONGEST_FIELD = 80  # characters
 
 
 @view_of.register(Explanations)
@@ -198,6 +200,13 @@ def rows_view(explanations: Sequence[Explanation]) -> View:
         caption="Each row is explained for its own predicted class.",
         explained=TableRows(list(explanations)),
     )
+
+
+@view_of.register
+def retired_view(result: Retired) -> View:
+    """The fields of a result of a kind that is no longer made, each in one line."""
+    rows = tuple((name, marks.shortened(str(value), LONGEST_FIELD)) for name, value in result.content.items())
+    return View(f"{result.kind}, no longer made", (Panel((TableMark(("field", "value"), rows),)),))
 
 
 # Traces of agents: the run as a graph of steps, what drove each of them, and shares by message.
