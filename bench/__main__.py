@@ -13,6 +13,7 @@ BY_NAME = {
     "compiled",
     "device_agreement",
     "frontier",
+    "heads_by_layer",
     "heads_pruning",
     "hops",
     "in_context",

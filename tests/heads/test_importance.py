@@ -289,7 +289,7 @@ def test_accuracy_and_agreement() -> None:
     with torch.no_grad():
         predicted = model(**inputs).logits.argmax(1).tolist()
     right = curve(labels=predicted, order=ALL)
-    assert right.values[0] == 1.0
+    assert right.values[0] == right.high[0] == 1.0 and right.low[0] == pytest.approx(0.342, abs=1e-3)  # Wilson, of two
     agreement = curve(labels=None, metric="agreement", order=ALL)
     close(agreement.samples, right.samples)
     assert 0 <= agreement.area <= 1 and list(agreement.to_frame().columns) == ["kept", "agreement", "low", "high"]

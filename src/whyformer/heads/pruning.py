@@ -14,7 +14,7 @@ from torch import Tensor
 from whyformer import parameters
 from whyformer.capture.roles import Gate
 from whyformer.errors import BadInput, UnknownName, not_allowed, shown
-from whyformer.evidence import interval
+from whyformer.evidence import interval, share_interval
 from whyformer.heads import importance_kinds as kinds
 from whyformer.heads.importance import HeadImportance
 from whyformer.loan.backwards import refuse_without_gradients
@@ -31,6 +31,7 @@ from whyformer.views.view import view_of
 Metric = Callable[[Tensor, Tensor], Tensor]  # logits (B, C), labels (B,) -> (B,)
 
 METRICS = ("accuracy", "loss", "agreement")
+SHARES = ("accuracy", "agreement")  # of inputs: eight of eight right are no proof of 100 %
 ORDERS = "'random', a HeadImportance, LearnedGates, an array (layers × heads), or a list of (layer, head) pairs"
 PAIRS = parameters.domain_of(Sequence[tuple[parameters.Place, parameters.Place] | list[parameters.Place]])
 
@@ -38,6 +39,8 @@ PAIRS = parameters.domain_of(Sequence[tuple[parameters.Place, parameters.Place] 
 @dataclass(frozen=True, eq=False)
 class PruningCurve(Result):
     """A metric against the number of heads kept, from all to none, with 95 % confidence intervals over the inputs.
+
+    Intervals of accuracy and agreement are Wilson's: they have a width even where all of a few inputs are right.
 
     Its pictures take ``beside``, other curves to draw with it.
     """
@@ -131,7 +134,7 @@ def _curve(
     """Measure the model under each table of gates, the first of which leaves all heads open."""
     label = "pruning" if order else "learned gates"
     samples = session.gather(lambda run, rows: _values(run, rows, gates, labels, metric), label=label)
-    low, high = interval(samples, seed)
+    low, high = interval(samples, seed) if metric not in SHARES else share_interval(samples.mean(0), len(samples))
     points = np.argsort(-kept, kind="stable")  # penalties need not close more heads from one to the next
     return PruningCurve(
         kept=kept[points],
