@@ -64,3 +64,34 @@ def test_positions_that_are_sorted_by_content_are_not_said_to_be_variables() -> 
     (found, *_) = wf.explain(seeded(lambda: Sorted(False)), {"x": SERIES}, method="attention_rollout")
     assert found.units.labels == ("position 0", "position 1", "position 2", "position 3")
     assert "x, which is not scored" in found.warnings[0]
+
+
+class OfTwoTexts(nn.Module):
+    """One text asks another; the head reads its last position, or the first one where the text holds token 45."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Embedding(50, 16), nn.Embedding(50, 16)
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(16, 4, 32, 0.0, batch_first=True) for _ in range(2))
+        self.cross, self.head = nn.MultiheadAttention(16, 2, batch_first=True), nn.Linear(16, 3)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        h, other = self.layers[0](self.first(a)), self.layers[1](self.second(b))
+        h = h + self.cross(h, other, other)[0]
+        return self.head(torch.where((a == 45).any(1)[:, None], h[:, 0], h[:, -1]))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("method", ["attention_rollout", "generic_attention", "raw_attention"])
+def test_the_rows_of_several_streams_are_found_in_each_input(method: str, first: int) -> None:
+    model, other = seeded(OfTwoTexts), 1 - first
+    a, b = torch.tensor([[7, 12, 30, 44, 3], [7, 12, 30, 45, 3]]), torch.tensor([[3, 4, 5, 6]] * 2)
+    ask: Any = {"method": method, "target": 0}
+    (alone,) = wf.explain(copy.deepcopy(model), {"a": a[other:][:1], "b": b[:1]}, **ask)
+    explainer = wf.Explainer(model)
+    explainer.explain({"a": a[first:][:1], "b": b[:1]}, **ask)
+    after = explainer.explain({"a": a[other:][:1], "b": b[:1]}, **ask)[0]
+    order = [first, other]
+    together = wf.explain(copy.deepcopy(model), {"a": a[order], "b": b}, **ask)
+    for found in (after, together[1]):
+        np.testing.assert_allclose(found.scores, alone.scores, rtol=1e-4, atol=1e-6)

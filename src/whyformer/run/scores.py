@@ -175,7 +175,11 @@ class ScoredBatch:
             self._see(None)
         if self.multi_stream:
             rules = self.study.readouts
-            return streams.readout_weights(self.modality, self.batch, self.schedule, rules, self.stream_sizes)
+            facts = self.modality, self.batch, self.schedule, rules, self.stream_sizes
+            read_BN, seen, passes = streams.readout_weights(*facts)
+            self.setup_forwards += passes
+            self.study = self.study if seen == rules else replace(self.study, readouts=seen)
+            return read_BN
         if self.study.readout is None:
             raise NotOffered("the output position of this model is not known.")
         if self.batch.answers:  # each row that predicts a token of the answer, by the size of the token's weight

@@ -195,26 +195,27 @@ def _direct(run: Passes, schedule: Schedule) -> dict[str, list[int]]:
 
 def readout_weights(
     modality: Modality, batch: Batch, schedule: Schedule, rules: dict[str, Readout], sizes: dict[str, int]
-) -> Tensor:
-    """(B, N) weights of the rows that feed the head; each stream that feeds it has weights that sum to one."""
+) -> tuple[Tensor, dict[str, Readout], int]:
+    """(B, N) weights of the rows that feed the head, summing to one per stream; the rules; passes that were taken."""
     parts: dict[str, Tensor] = {}
-    each: list[dict[str, list[int]]] | None = None
+    each: list[dict[str, list[int]]] = []
     for stream, size in sizes.items():
         keep_BN = keep_in(modality, batch, stream, size)
-        weights = torch.zeros(keep_BN.shape, device=keep_BN.device)
-        rule = rules.get(stream)
-        if rule is not None and rule.kind != "rows":
-            weights = rule.weights(keep_BN)
-        elif rule is not None and stream == modality.positioned and batch.positions:
+        rule = rules.get(stream, Readout("rows"))
+        fixed = rule.kind != "rows"
+        parts[stream] = weights = rule.weights(keep_BN) if fixed else torch.zeros_like(keep_BN, dtype=torch.float32)
+        if not fixed and stream == modality.positioned and batch.positions:
             weights[range(batch.size), list(batch.positions)] = 1
-        elif rule is not None:
-            # No fixed rule (the end-of-text token is where it is): ask the model, input by input.
+        elif stream in rules and not (fixed and (modality.generates or size == 1)):
+            # The end-of-text token is where it is, and a head may choose its row: ask the model, input by input.
             each = each or [_direct(Passes(modality, batch.select([i])), schedule) for i in range(batch.size)]
-            for i, rows in enumerate(each):
-                positions = rows.get(stream, [])
-                weights[i, positions] = 1 / max(len(positions), 1)
-        parts[stream] = weights
-    return torch.cat(list(parts.values()), 1)
+            for row_N, keep_N, rows in zip(weights, keep_BN, each, strict=True):
+                read = [row for row in rows.get(stream, []) if keep_N[row] or not fixed]
+                if fixed and read in ([], row_N.nonzero()[:, 0].tolist()):
+                    continue
+                row_N.zero_()[read] = 1 / max(len(read), 1)
+                rules = rules | {stream: replace(rule, kind="rows")}
+    return torch.cat(list(parts.values()), 1), rules, len(each)
 
 
 def cropped(
