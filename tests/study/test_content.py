@@ -95,3 +95,45 @@ def test_the_rows_of_several_streams_are_found_in_each_input(method: str, first:
     together = wf.explain(copy.deepcopy(model), {"a": a[order], "b": b}, **ask)
     for found in (after, together[1]):
         np.testing.assert_allclose(found.scores, alone.scores, rtol=1e-4, atol=1e-6)
+
+
+class ForInference(torch.autograd.Function):
+    """Whose backward pass raises."""
+
+    raised: Any = None
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise ForInference.raised
+
+
+class Last(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 4, 32, 0.0, batch_first=True)
+        self.embed, self.head = nn.Embedding(50, 16), nn.Linear(16, 3)
+        self.layers, self.fails = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), False
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        last = self.layers(self.embed(input_ids))[:, -1]
+        return self.head(ForInference.apply(last) if self.fails else last)
+
+
+@pytest.mark.parametrize("memory", ["full", "fold"])
+@pytest.mark.parametrize("error", [RuntimeError("no derivative"), NotImplementedError(), ValueError("of no use")])
+def test_a_head_whose_backward_pass_raises_is_read_without_it_and_said_to_be(error: Any, memory: Any) -> None:
+    ForInference.raised = error
+    inputs, ask = {"input_ids": torch.tensor([[7, 12, 30, 44, 3, 8]])}, {"method": "attention_rollout", "target": 0}
+    model = seeded(Last)
+    (expected,) = wf.explain(model, inputs, memory=memory, **ask)
+    assert not expected.warnings
+    model.fails = True
+    (found,) = wf.explain(copy.deepcopy(model), inputs, memory=memory, **ask)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-6)
+    assert found.readout == "last position" and "not compared on each input" in found.warnings[0]
+    (masked,) = wf.explain(copy.deepcopy(model), inputs, method="occlusion", target=0)
+    assert np.isfinite(masked.scores).all()

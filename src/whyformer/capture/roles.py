@@ -51,7 +51,7 @@ class HeadGradient(Intercept):
         if logits.requires_grad:
             try:
                 (gradient,) = torch.autograd.grad(mixed_sum(logits), start, allow_unused=True)
-            except RuntimeError as error:  # an operator of the model is for inference only: the rows are not known
+            except Exception as error:  # an operator of the model is for inference only: the rows are not known
                 if out_of_memory(error):
                     raise
                 gradient = None

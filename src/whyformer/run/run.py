@@ -253,6 +253,8 @@ class Run(TracedBatch):
             self._spoke, self._unseen = (maps.sites[-1].first_query, spoke_BQ), True
             if not self.settles_later:
                 self._see(None)
+        else:
+            self.reads_elsewhere(maps.sites[-1].first_query, None)
 
     def lost_to_padding(self, share_B: Tensor) -> None:
         """Set the share of attention that goes to padding, if no map is stored."""

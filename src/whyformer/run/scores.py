@@ -32,6 +32,10 @@ def spoke_rows(site: Site) -> Tensor | None:
     return None if site.attention_grad_BHQK is None else site.attention_grad_BHQK.any(3).any(1)
 
 
+UNCOMPARED = (
+    "the rows that the head reads ({}) are those of the first input of this form: without gradients of the head (its "
+    "backward pass raises an error, or there is none), they are not compared on each input."
+)
 LENGTHS = 32  # cached read-out rows, by length of the input
 
 
@@ -57,6 +61,7 @@ class ScoredBatch:
     # (forwards, backwards) of shared passes that the current method has to be charged for, by kind of pass. Its own
     # passes are counted as they run.
     asked: dict[str, tuple[float, int]]
+    notes: set[str]  # warnings for the explanations of this batch
     setup_forwards: int  # passes of checks that run once for each form of a batch
     settles_later: bool  # checks that would force a device synchronisation are deferred until the formula is done
     readings: int  # how often the read-out rows changed: the formula is then computed again
@@ -230,12 +235,15 @@ class ScoredBatch:
     @property
     def attentions(self) -> int | None:
         """Return how many attentions the model calls, if the rows that its head reads can be checked for each input."""
+        return None if not self._one_rule or why_no_gradients(self.modality.model) else len(self.study.sites)
+
+    @property
+    def _one_rule(self) -> bool:
+        """Whether all inputs are taken to be read by one rule."""
         readout = self.study.readout
         # Between rows of a table columns are mixed once more (SAINT).
         checked = readout is not None and not readout.besides and self.study.plain and not self.batch.reference_rows
-        if not checked or self._looks_up or why_no_gradients(self.modality.model):
-            return None
-        return len(self.study.sites)
+        return checked and not self._looks_up
 
     @property
     def _looks_up(self) -> bool:
@@ -252,9 +260,11 @@ class ScoredBatch:
         # The explained class may depend on no row at all: where its probability is 1 in floating point.
         return ((spoke_BQ ^ read_BQ) & self.keep_BN[:, rows]).any(1) & spoke_BQ.any(1)
 
-    def reads_elsewhere(self, first_query: int, spoke_BQ: Tensor) -> bool:
+    def reads_elsewhere(self, first_query: int, spoke_BQ: Tensor | None) -> bool:
         """Return whether other rows of the last map feed the head than the rule says; they are then searched anew."""
-        elsewhere_B = self.elsewhere(first_query, spoke_BQ)
+        elsewhere_B = None if spoke_BQ is None else self.elsewhere(first_query, spoke_BQ)
+        if spoke_BQ is None and self._one_rule and not self.output.causal:
+            self.notes.add(UNCOMPARED.format(self.study.rule))
         if elsewhere_B is None or not bool(elsewhere_B.any()):
             return False
         self._read_anew()

@@ -21,6 +21,7 @@ from whyformer.inputs.batch import Batch, shifted
 from whyformer.inputs.output import Output
 from whyformer.loan.backwards import backwards_of
 from whyformer.loan.borrow import module_names
+from whyformer.loan.spread import out_of_memory
 
 COMBINES = fn.REDUCTIONS | fn.LARGEST | fn.MEASURES | fn.PRODUCTS | fn.RESHAPES | fn.WEIGHTED
 COMBINES |= {"logsumexp", "median", "prod"}
@@ -298,7 +299,12 @@ def readout_rows(run: Passes, last: int, variant: Batch | None = None) -> Reache
             "Check that the logits come from the same stream of tokens, without detach() or no_grad() in between "
             "(reentrant gradient checkpointing is such a no_grad(): turn it off, or pass use_reentrant=False)."
         )
-    return ending.reached(logits)
+    try:
+        return ending.reached(logits)
+    except Exception as error:  # a function of the head has a backward pass that raises whatever it does
+        if out_of_memory(error):
+            raise
+        return Reached(*silenced_rows(run, last, variant), ending.slots)
 
 
 def silenced_rows(run: Passes, last: int, variant: Batch | None) -> tuple[list[int], int]:

@@ -292,7 +292,7 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
     run.require_undisturbed(logits, graph=grad)
     if grad:
         _require_slopes(run, role, logits)
-    if role.spoke_BQ is not None and run.reads_elsewhere(role.sites[-1].first_query, role.spoke_BQ):
+    if run.reads_elsewhere(role.sites[-1].first_query, role.spoke_BQ):
         return fold(run, fusion, begin, multi_stream)
     return take
 
