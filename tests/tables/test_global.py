@@ -133,8 +133,10 @@ def test_columns_of_texts_and_rare_words() -> None:
     assert corpus.left_out == 0 and np.isnan(corpus.low).any()
     assert list(corpus.to_frame().columns) == ["word", "counts", "mean", "low", "high", "mean_size", "example"]
     assert corpus.target == "the prediction of each text" and any("pass target=" in w for w in corpus.warnings)
-    with pytest.raises(BadInput, match="smaller least"):
-        wf.explain_global(model, TEXTS, processor=tokenizer, least=50)
+    with pytest.raises(BadInput, match="pass least=4, or more texts"):
+        wf.explain_global(model, TEXTS, processor=tokenizer, least=50, method="random")
+    often = wf.explain_global(model, TEXTS, processor=tokenizer, least=4, method="random")
+    assert isinstance(often, CorpusExplanation) and set(often.words) == {"a", "dull", "great"}
 
 
 # What "mean" means: reference rows, or an input's own steps; never the other inputs of the batch.

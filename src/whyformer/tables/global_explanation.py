@@ -55,7 +55,7 @@ class CorpusExplanation(Result):
     mean_size: Float64  # of absolute scores
     examples: tuple[str, ...]
     texts: int
-    left_out: int  # words that occur too rarely
+    left_out: int  # words that occur fewer than ``least`` times
     method: str
     options: dict[str, Any] = field(default_factory=dict)
     target: str = ""
@@ -64,6 +64,7 @@ class CorpusExplanation(Result):
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
     model: str = ""
+    least: int = 2
 
     def ranked(self) -> list[tuple[str, float]]:
         """Return words from the highest mean score to the lowest; ties keep their order."""
@@ -112,15 +113,15 @@ class _WordSums:
 
     def add(self, explanation: Explanation, number: int) -> None:
         for word, score in explanation.words():
-            if word.strip():
-                self.words.setdefault(word.strip().casefold(), _Word()).add(score, self.texts[number])
+            if known := word.strip().casefold():
+                self.words.setdefault(known, _Word()).add(score, self.texts[number])
 
     def result(self, first: Explanation, common: dict[str, Any]) -> CorpusExplanation:
         often = sorted((w for w in self.words if self.words[w].count >= self.least), key=lambda w: -self.words[w].size)
         if not often:
-            raise BadInput(
-                f"no word occurs {self.least} times in {len(self.texts)} texts: give more texts, or a smaller least=."
-            )
+            most = max((word.count for word in self.words.values()), default=1)
+            rare = f"no word occurs least={self.least} times in {len(self.texts)} texts"
+            raise BadInput(f"{rare}: pass least={most}, or more texts.")
         known = [self.words[w] for w in often]
         mean, error = np.array([w.mean for w in known]), np.array([w.error for w in known])
         return CorpusExplanation(
@@ -133,6 +134,7 @@ class _WordSums:
             examples=tuple(w.example[:LONGEST] for w in known),
             texts=len(self.texts),
             left_out=len(self.words) - len(often),
+            least=self.least,
             **common,
         )
 
