@@ -125,9 +125,9 @@ def right(model: Any, ids: torch.Tensor) -> Array:
 
 
 def induced(plot: Path | None) -> None:
-    """Scores of each head, and the share of words that are repeated without it."""
+    """Scores of each head, whether its circuit copies, and the share of words that are repeated without it."""
     model, held_out = repeats()
-    scores = heads.induction(model, length=LENGTH, sequences=32)
+    scores, copying = heads.induction(model, length=LENGTH, sequences=32), heads.circuits(model).copying
     ids = torch.from_numpy(held_out)
 
     def without(gone: Sequence[tuple[int, int]]) -> float:
@@ -138,10 +138,11 @@ def induced(plot: Path | None) -> None:
             with Gate(len(ids), session.names, session.study.batch_axes, gates=gates):
                 return float(right(model, ids).mean())
 
-    print("\n| head | word before | induction | repeated without it |\n|---|---|---|---|")
+    print("\n| head | word before | induction | copying | repeated without it |\n|---|---|---|---|---|")
     for row in scores.to_frame().itertuples():
-        rest = without([(row.layer, row.head)])
-        print(f"| {row.layer}.{row.head} | {row.previous_token:.2f} | {row.induction:.2f} | {rest:.2f} |")
+        at = (row.layer, row.head)
+        numbers = (row.previous_token, row.induction, copying[at], without([at]))
+        print(f"| {row.layer}.{row.head} | {' | '.join(f'{number:.2f}' for number in numbers)} |")
     layers = scores.induction.shape[1]
     print(f"repeated by the whole model: {without([]):.2f}, without the heads of layer 1: "
           f"{without([(1, head) for head in range(layers)]):.2f}")  # fmt: skip

@@ -19,7 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import whyformer as wf
-from bench import attention_debate, fuzz, house, in_context, proxy, small, vision_language
+from bench import attention_debate, fuzz, heads_by_layer, house, in_context, proxy, small, vision_language
 from bench.attention_debate_training import jsd, kl, tvd
 from bench.in_context_model import trained
 from bench.mutations import MUTATIONS, ROOT
@@ -143,6 +143,22 @@ def test_in_context_in_small() -> None:
     one = {"accuracy": {"model": [0.5]}, "results": results, "machine": "here"}
     both = in_context.merged([one, one | {"machine": "there"}])
     assert both["accuracy"] == {"model": [0.5, 0.5]} and both["machine"] == "here\n\nthere"
+
+
+def test_the_report_on_heads_finds_the_known_induction_heads(capsys: pytest.CaptureFixture[str]) -> None:
+    heads_by_layer.induced(None)
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    found = {head: dict(zip(rows[0][1:], map(float, numbers), strict=True)) for head, *numbers in rows[1:]}
+    assert len(found) == 8
+    assert max(found, key=lambda head: found[head]["word before"]) == "0.0"
+    assert (
+        found["0.0"]["repeated without it"]
+        < 0.6
+        < min(row["repeated without it"] for row in found.values() if row is not found["0.0"])
+    )
+    for head, row in found.items():
+        assert (row["induction"] > 0.5) == head.startswith("1"), head
+        assert row["copying"] > 0.9 or not head.startswith("1"), head
 
 
 # The needle bench: one sentence holds the answer, and ranks are counted as said.

@@ -88,3 +88,11 @@ def test_where_the_match_is_in_doubt_what_was_matched_may_come_first() -> None:
     highest_I, source_I = highest("generic_attention", 0, SOFT)
     assert np.isin(highest_I - source_I, [0, -1]).all()
     assert (highest_I == source_I).mean() >= 0.9
+
+
+def test_the_heads_that_were_written_are_found() -> None:
+    model = induction_model(0, SHARP)
+    scores, circuits = wf.heads.induction(model, length=10, sequences=4), wf.heads.circuits(model)
+    for found, known in ((scores.previous_token, (0, 0)), (scores.induction, (1, 0))):
+        assert found[known] > 0.9 and np.delete(found.ravel(), np.ravel_multi_index(known, (2, 2))).max() < 0.2
+    assert circuits.copying[1, 0] > 0.9
