@@ -164,9 +164,6 @@ def reading(failure: str, advice: str) -> Iterator[None]:
         raise BadInput(f"{failure} ({told}). {advice}") from error
 
 
-# The form of a message about a parameter: name, what was given, what is allowed, nearest spelling.
-
-
 def not_allowed(name: str, value: object, allowed: str, choices: Sequence[str] = (), owner: str = "") -> NotAllowed:
     """Return the error for a parameter; also an UnknownName if the value is a string and strings are allowed."""
     kind = UnknownValue if choices and isinstance(value, str) else NotAllowed

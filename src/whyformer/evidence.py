@@ -124,8 +124,6 @@ def _of_draws(drawn_DX: Array, statistic: Callable[..., Any]) -> Array:
     return np.array([statistic(c) if len(c) else np.nan for c in columns])
 
 
-# Verdicts on methods: Python, the command line and all pages use the same rule.
-
 NOISE = 1e-6  # of a metric: smaller differences are rounding of the model's output, and no method is ahead by them
 ENOUGH = 30  # inputs: with fewer, no method is ranked, ticked or called best
 ENDINGS = {1: "st", 2: "nd", 3: "rd"}

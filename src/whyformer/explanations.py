@@ -292,8 +292,6 @@ def _warnings(scores: Array, padding_share: float, streams: list[str], units: Un
     ]
 
 
-# One batch by several methods: one record for all that need it, and what each of them cost.
-
 Settings = dict[str, dict[str, Any]]  # options by method
 ONE_GRADIENT = (
     "one_pass: the gradient is that of the whole answer's log-probability; each token uses its own row of the map."

@@ -143,9 +143,6 @@ def require_room(unfolded: tuple[int, int], size: int) -> None:
             raise Damaged(f"its {size / 1e6:.1f} MB would take {wanted / 1e6:.0f} MB of memory")
 
 
-# While a model is loaded: no progress bars and notices of transformers, in terminals and below cells of notebooks.
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence transformers (warnings, progress bars), and restore its settings."""

@@ -27,9 +27,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-# What is declared
-
-
 @dataclass(frozen=True)
 class Limits:
     """The range of a number: from ``low`` to ``high``, both included unless ``open_low`` or ``open_high``."""
@@ -108,9 +105,6 @@ def _number(value: float) -> str:
         if value == 2**power - 1:
             return f"2**{power} - 1"
     return f"{value:g}" if abs(value) < 1e5 else f"{value:,.0f}"
-
-
-# What an annotation means
 
 
 @dataclass(frozen=True)
@@ -310,9 +304,6 @@ def _mapping(key: Domain, content: Domain) -> Domain:
     return Domain(f"a dict{inside}", take, key.choices, "dicts")
 
 
-# The door
-
-
 @dataclass(frozen=True)
 class Parameters:
     """The parameters of a function."""
@@ -443,9 +434,6 @@ def _miscalled(known: Parameters, args: Sequence[Any], named: Mapping[str, Any])
         return BadInput(f"{known.owner} got {twice[0]} twice: by position and by name.")
     missing = [name for name in known.required if name not in named and name not in known.positional[: len(args)]]
     return BadInput(f"{known.owner} needs {listed(missing, 'and')}: write {missing[0]}=….")
-
-
-# Parameters that do not exist, and those that were meant: names that other libraries, and our own verbs, use.
 
 
 # Name -> the parameter that was meant, and how it is written.

@@ -29,8 +29,6 @@ from whyformer.run import Run
 from whyformer.shapes import Array
 from whyformer.study.streams import slices
 
-# Distances between distributions, and agreement between maps.
-
 TINY = 1e-12
 SMALL_CHANGE = 0.05  # |Δp| that counts as none
 FAR = 0.2  # JSD in nats from which two maps count as different
@@ -93,8 +91,6 @@ def mean_known(values: Any) -> float:
     known = np.asarray([v for v in values if not np.isnan(v)], float)
     return float(known.mean()) if len(known) else float("nan")
 
-
-# What the checks of attention watch: the probabilities of the answer; of a similarity, how much of it is left.
 
 NOTHING = 1e-6  # a change of similarity that is none
 

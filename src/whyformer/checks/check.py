@@ -31,8 +31,6 @@ from whyformer.results.types import MOSTLY, Target
 from whyformer.run.session import loaded_as
 from whyformer.targets import Aims
 
-# Faithfulness: does the method beat random scores, by the metrics and by the rule of compare?
-
 LEVEL_OF = {"yes": "ok", "partly": "note", "no": "warning", "unknown": "note"}
 
 
@@ -74,8 +72,6 @@ def faithfulness(exam: Exam) -> Faithfulness:
     except BadInput as reason:
         raise NotOffered(str(reason)) from reason
 
-
-# Sink tokens: how much of the attention, and of the map, sits on special tokens and the first position.
 
 MUCH = 0.5
 
@@ -135,8 +131,6 @@ def sinks(exam: Exam) -> Sinks:
     attention = tuple(float(np.mean(values)) for values in zip(*layers, strict=True))
     return Sinks(exam.method.name, mean_known(shares), mean_known(expected), attention)
 
-
-# Does the map depend on the explained class?
 
 SAME = 1e-5  # relative difference below which two maps are the same
 ALIKE = 0.9

@@ -23,8 +23,6 @@ from whyformer.inputs.modalities import Source
 from whyformer.parameters import Count, Rate
 from whyformer.results.types import Explanation
 
-# Does a little noise, or other words for the same thing, change the map while the answer stays?
-
 STEADY = 0.7  # mean Spearman from which a map counts as steady
 
 

@@ -25,8 +25,6 @@ from whyformer.loan.borrow import known_about, share_known
 from whyformer.loan.turns import uninterrupted
 from whyformer.parameters import Count, OneOf
 
-# A second model around the same weights: what is drawn anew in it does not change the first.
-
 
 def twin_of(model: nn.Module) -> nn.Module:
     """All modules once more, their parameters in the same memory, their buffers copied, their hooks shared."""

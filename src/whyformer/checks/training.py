@@ -270,9 +270,6 @@ def adversarial(base: Said, weight: float) -> Loss:
     return loss
 
 
-# The diagnostic: a classifier without context, whose positions are weighted from outside
-
-
 class GuidedMLP(nn.Module):
     """tanh(W x) at each position by itself, weighted, and a decision: Wiegreffe & Pinter 2019, section 3.4.
 
@@ -344,8 +341,6 @@ def guided(
                 result.attention[row] = weights[i, : len(base.ordinary[row])].cpu()
     return result
 
-
-# A copy of a model that is robust to a few masked parts: fine-tuned on inputs with some of them masked at random.
 
 FEWEST = 8  # examples
 HELD = 0.2  # of them, on which the copy is measured before and after

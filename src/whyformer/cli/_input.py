@@ -19,8 +19,6 @@ from whyformer.errors import BadInput, reading
 from whyformer.extras import require
 from whyformer.files import IMAGES, trouble_writing
 
-# The inputs of ``whyformer explain``: texts, images, tables or sound. The matching sub-command is put in front.
-
 KINDS = {**dict.fromkeys(IMAGES, "image"), ".csv": "table", ".wav": "sound", ".txt": "text"}
 # Endings of other files. An argument with one of them, or with a path separator, is a file name, not a text.
 OTHER_FILES = (
@@ -300,8 +298,6 @@ def check_out(out: Path | None, endings: tuple[str, ...] = (*PICTURES, *DATA), f
         raise typer.BadParameter(f"{str(out)!r} cannot be written: {trouble}", param_hint=flag)
     return out
 
-
-# Tables: model and Table of --model, and rows of a CSV file.
 
 MOST = 10  # rows that are all explained without --row
 FIRST = 3  # rows that are explained of a longer table

@@ -450,8 +450,6 @@ def takes(names: str) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
     return decorate
 
 
-# Models by name (inputs/checkpoint.py). A model of another kind than the command takes is an error.
-
 SHIPPED = {"text": "load_sentiment", "image": "load_pets", "textures": "load_textures"}
 PROCESSOR = {"image": ("AutoImageProcessor", "image processor"), "pair": ("AutoProcessor", "processor")}
 TOKENIZER = ("AutoTokenizer", "tokenizer")  # of all other kinds

@@ -88,8 +88,6 @@ def table_views() -> list[Any]:
     ]
 
 
-# In the terminal: one screen each, by the default methods.
-
 FEW = 6  # entries of a list, so that all of it fits on a screen
 TOLD = ("method", "cost", "not validated")  # of the details; the page has all of them
 SENTENCE = SENTENCES[3]
@@ -118,8 +116,6 @@ def _loaded(name: str) -> tuple[Any, Any]:
     with quiet():
         return getattr(shipped, f"load_{name}")()
 
-
-# On the page: five sentences, three pictures and a table, by several methods.
 
 METHODS = ("raw_attention", "attention_rollout", "generic_attention", "grad_sam")
 QUICK_CHECKS = ("capture_audit", "class_dependence", "invariance", "sinks")  # one or two seconds in total

@@ -30,8 +30,6 @@ from whyformer.targets import resolve_targets
 from whyformer.views.concepts import maximized_view
 from whyformer.views.view import view_of
 
-# An image that can be optimised: as pixels or as waves, shaken a little before the model sees it.
-
 
 class Canvas:
     """Parameters and the image they stand for, (1, C, height, width) in the model's input space."""
@@ -118,9 +116,6 @@ class Maximized(Result):
 view_of.register(Maximized, maximized_view)
 
 
-# What is maximised: a class, a neuron, a neuron at one token, or the mean of a layer.
-
-
 Sought = (
     str
     | Place
@@ -162,9 +157,6 @@ class Unit:
         except IndexError:
             shape = tuple(activations.shape)
             raise BadInput(f"unit={self.unit!r}: {self.tap.name} gives activations of shape {shape}.") from None
-
-
-# Text that a unit likes best: soft embeddings, then the nearest tokens.
 
 
 def maximized_text(explainer: CoreExplainer, unit: Any, settings: dict[str, Any], draw: Any, track: Any) -> Maximized:

@@ -28,9 +28,6 @@ from whyformer.targets import Aims
 from whyformer.views.concepts import scores_view
 from whyformer.views.view import view_of
 
-# A concept activation vector: the direction in a layer that separates a concept from other inputs.
-
-
 CLASSIFIERS = ("logistic", "sgd")
 Examples = Sequence[Any] | Mapping[str, Any] | Tensor  # inputs, as for explain
 FEWEST = 4  # of each side: two to learn from, and some held out
@@ -145,9 +142,6 @@ class TCAVResult(Result):
 
 
 view_of.register(TCAVResult, scores_view)
-
-
-# Could these scores come from random concepts? Welch's test, corrected for asking several times.
 
 
 def welch(scores: Array, others: Array, back: Array | None = None) -> float:

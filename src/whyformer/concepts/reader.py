@@ -19,8 +19,6 @@ from whyformer.shapes import Array
 from whyformer.study import Study
 from whyformer.targets import require_finite, resolve_targets, scalar_of
 
-# A layer by number or name, and what comes out of it.
-
 
 def layer_name(model: nn.Module, layer: int | str, study: Study | None) -> str:
     """The dotted name of a module: itself, or the block around the ``layer``-th attention."""
@@ -83,9 +81,6 @@ class Tap:
                 "Give another module by its dotted name."
             )
         return outputs[0]
-
-
-# From activations per token to one vector per input, and the same way for gradients.
 
 
 POOLINGS = ("cls", "mean", "flat")

@@ -89,9 +89,6 @@ def _finished(points: Array, rng: np.random.Generator) -> Array:
     return (image.clip(0, 1) * 255).round().astype(np.uint8)
 
 
-# Silhouettes
-
-
 def _silhouette(shape: str, u: Array, v: Array) -> Array:
     if shape == "ball":
         return u**2 + v**2 < 0.62**2
@@ -123,9 +120,6 @@ def _bar(u: Array, v: Array, start: tuple[float, float], end: tuple[float, float
     du, dv = end[0] - start[0], end[1] - start[1]
     along = np.clip(((u - start[0]) * du + (v - start[1]) * dv) / (du**2 + dv**2), 0, 1)
     return (u - start[0] - along * du) ** 2 + (v - start[1] - along * dv) ** 2 < radius**2
-
-
-# Textures: where the marks are
 
 
 def _texture(texture: str, x: Array, y: Array, rng: np.random.Generator) -> Array:

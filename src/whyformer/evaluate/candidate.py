@@ -201,9 +201,6 @@ def _rows(value: Any, numbers: Sequence[int]) -> Any:
     return value[list(numbers)] if getattr(value, "ndim", 0) else value
 
 
-# Explain an input with a little noise on it: pixels, columns, or word embeddings.
-
-
 def scores_with_noise(games: Games, candidate: Candidate, scalar: str, number: int, draw: int, radius: float) -> Array:
     """(P,) scores of one input with uniform noise of ± radius × the spread of its numbers; NaN where it has none."""
     modality, batch = games.modality, games.batch.select([number])
@@ -235,9 +232,6 @@ def scores_with_noise(games: Games, candidate: Candidate, scalar: str, number: i
         attribution = attributed(run, method, method.checked(games.options_of(candidate.method, candidate.options)))
     scores = attribution.scores_BN[0, run.keep_BN[0]].detach().float().cpu().numpy()
     return games.per_part(number, games.over_units(number, run.units[0], scores))
-
-
-# What people marked: words of a text (rationales), or where the object is in an image (masks, boxes).
 
 
 def rationale_of(marked: Any, units: Units, parts: Array) -> Array:
@@ -285,8 +279,6 @@ def region_of(marked: Any, units: Units) -> Array:
         return resized(mask.astype(float), (height, width), "nearest") > 0
 
 
-# What every method is compared with: random scores as the floor, greedy search as the ceiling.
-
 RANDOM_SEEDS = 5
 STEPS = 20  # of greedy search: more parts than that go several at a time
 VARIANTS = 512  # about so many are tried in one search: with very many parts there are fewer steps, but no less than 4
@@ -315,8 +307,6 @@ def greedy(game: Game, search: str) -> Array:
         present[taken] = search != "remove"
     return scores
 
-
-# Evaluate one input: every method, random scores and the search, by every metric, from variants that all share.
 
 Judged = list[tuple[Metric, dict[str, Any]]]  # metrics with their options
 Values = dict[str, dict[str, Array]]  # metric → method → one value per input

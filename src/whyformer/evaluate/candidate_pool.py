@@ -159,9 +159,6 @@ def scores_of_each(runs: Sequence[Run], spaces: Sequence[str]) -> tuple[list[Can
     return candidates, scores
 
 
-# The candidates that can be chosen: every reading of attention and every method, with their scores on all inputs.
-
-
 def pool_of(games: Games, spaces: Sequence[str], methods: Sequence[Candidate]) -> CandidatePool:
     """Evaluate the readings of the spaces, then the methods."""
     excluded: dict[str, str] = {}
@@ -232,8 +229,6 @@ def truthfulness_of(games: Games, pool: CandidatePool, inputs: Sequence[int], va
                 truth_MI[signed == kind, i] = ranked(pool.scores[i][signed == kind], drops, kind)
     return truth_MI
 
-
-# Prices of methods, options that fit a budget, and the candidates within it.
 
 BACKWARD = 1.0  # forwards, in multiply-adds: gradients of what goes in, as no weight needs one
 # Of Shapley values by regression (python -m bench.recommend_budget --guides). "+alone" costs four forwards more, so
@@ -378,8 +373,6 @@ def affordable(
             fit.append(fits)
     return fit, over
 
-
-# Candidates within a budget, and their AOPC: computed step by step, each variant of an input once.
 
 SPACE_METHODS = {"attention": "raw_attention", "gradient": "attention_x_gradient", "rollout": "attention_rollout"}
 

@@ -38,8 +38,6 @@ from whyformer.registry import CLASSES
 from whyformer.shapes import Array
 from whyformer.targets import Aims, Scalar
 
-# How choices do on inputs that did not choose them: AOPC, against random scores, last-layer attention and a search.
-
 LAST, MEAN = "last-layer attention", "mean attention"
 
 
@@ -115,8 +113,6 @@ def within_effort(
             spent += price
     return [candidate for candidate in candidates if candidate.name not in dear], dear
 
-
-# recommend within a budget: the best method of those that fit, chosen by AOPC on one half, tested on the other.
 
 EVERYONE = "all inputs"
 FEW = 20  # inputs: with fewer, a choice is warned about

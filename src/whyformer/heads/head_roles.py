@@ -116,9 +116,6 @@ def _scores(run: Run, period: int) -> Tensor:
     return torch.stack([table(kind) for kind in layers], 1)
 
 
-# Where the positions of an input are: along a text, or on the grid of an image's patches.
-
-
 def places(run: Run, row: int) -> Tensor:
     """(N, 1) or, on a grid, (N, 2) coordinates of positions in their stream; NaN for padding, and beside the grid."""
     units, keep = run.units[row], run.keep_BN[row]
@@ -136,9 +133,6 @@ def places(run: Run, row: int) -> Tensor:
     columns = units.grid[1]
     result[patches] = torch.stack([index // columns, index % columns], 1).float()
     return result
-
-
-# What heads do, judged by where they look: positional, separator, rare-token heads.
 
 
 Offset = tuple[int, ...]

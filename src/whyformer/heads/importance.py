@@ -28,8 +28,6 @@ from whyformer.targets import Aims
 from whyformer.views.head_views import importance_view, profile_view
 from whyformer.views.view import view_of
 
-# What lower and higher layers do: four curves over the layers.
-
 
 def mixing_BL(run: Run) -> Tensor:
     """(B, L) Kobayashi et al. 2021's mixing ratio, mean over real positions; NaN where blocks cannot be taken apart."""
@@ -177,9 +175,6 @@ def distance_BL(run: Run) -> Tensor:
             bridged = (part * apart_NN[call.queries, call.keys][asked_Q][:, keys_K]).sum()
             layers.append(bridged / part.sum().clamp(min=torch.finfo(part.dtype).tiny))
     return torch.stack(layers).view(run.batch.size, -1)
-
-
-# Put head scores on a common scale.
 
 
 NORMALIZATIONS = ("l2", "minmax", "l2_minmax", "share")

@@ -85,9 +85,6 @@ def place_of(parts: Parts, layer: int) -> dict[str, Any]:
     return {} if parts is None else {"part": parts[layer], "depth": parts[:layer].count(parts[layer])}
 
 
-# Texts that a model translates: what it writes is what its decoder attends over
-
-
 @contextmanager
 def through(
     model: Any,
@@ -118,9 +115,6 @@ def through(
             session.batch, session.size = session.batch.select(rows), len(rows)
             session.target = [session.target[i] for i in rows] if isinstance(session.target, list) else session.target
         yield session
-
-
-# Relevance over several streams
 
 
 def stream_relevance(run: Run) -> list[Tensor]:
@@ -174,9 +168,6 @@ def _heads(site: Site, step: Step, keep: Mapping[str, Tensor]) -> Tensor:
     assert site.attention_grad_BHQK is not None
     raised = (site.attention_BHQK.float() * site.attention_grad_BHQK.float()).clamp(min=0) / site.heads
     return torch.stack([placed(raised[:, head], site, step, keep) for head in range(site.heads)], 1)
-
-
-# The number that heads are judged by: the target's logit, or the loss at the true label.
 
 
 SCALARS = ("logit", "loss")
@@ -234,9 +225,6 @@ def score_of(run: Run, logits_BC: Tensor, rows: list[int] | None, labels: list[A
     return scalar_of(logits_BC.float(), [run.targets[row] for row in rows], run.reading)
 
 
-# Ablation: take a head away, or leave it alone in its layer, and see what the score loses.
-
-
 def ablation(
     run: Run, open_LH: Tensor, heads: list[tuple[int, int]], labels: list[Any] | None, keep_one: bool
 ) -> Tensor:
@@ -260,9 +248,6 @@ def ablation(
         for (row, layer, head), value in zip(chunk, score.tolist(), strict=True):
             result[row, layer, head] = sign * (float(whole[row]) - value)
     return result
-
-
-# Gradient importance: what the score would lose, to first order, if a head were faded out.
 
 
 def recorded(run: Run, labels: list[Any] | None = None, role: type[Recorder] = Recorder) -> Record:
@@ -337,9 +322,6 @@ def token_counts(run: Run, layers: int) -> Tensor:
     return counts
 
 
-# Confidence: how sharply a head looks at one token (Voita et al. 2019).
-
-
 def confidence(run: Run) -> Tensor:
     """(B, L, H) mean over real query rows of max_k A, special tokens ([CLS], [SEP], </s>) left out of the max."""
     keep_BN = run.keep_BN
@@ -354,9 +336,6 @@ def confidence(run: Run) -> Tensor:
         rows_BQ = keep_BN[:, call.queries].float()
         layers.append((strongest_BHQ * rows_BQ[:, None]).sum(-1) / rows_BQ.sum(1).clamp(min=1)[:, None])
     return table(layers)
-
-
-# Relevance of heads by layer-wise relevance propagation.
 
 
 def lrp_relevance(run: Run) -> Tensor:
@@ -380,9 +359,6 @@ def lrp_relevance(run: Run) -> Tensor:
         layers = role.gradient_times_value(total)
     run.require_input_slopes()
     return table([shares_of(relevance_BH.abs()) for relevance_BH in layers])
-
-
-# Relevance of heads and layers by generic attention (Chefer, Gur & Wolf 2021).
 
 
 def relevance_rows(run: Run) -> list[Tensor]:
@@ -413,9 +389,6 @@ def shares_of(values_BX: Tensor) -> Tensor:
     """Divide rows by their sum; a row without any stays zero."""
     total_B1 = values_BX.sum(1, keepdim=True)
     return torch.where(total_B1 == 0, 0.0, values_BX / torch.where(total_B1 == 0, 1.0, total_B1))
-
-
-# Gates on heads
 
 
 def open_gates(session: Session) -> Tensor:

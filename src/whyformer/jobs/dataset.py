@@ -29,8 +29,6 @@ from whyformer.views.marks import Bar, Bars, TableMark
 from whyformer.views.scales import scale_of
 from whyformer.views.view import Fact, Panel
 
-# A dataset in one page: what matters overall and per class, outliers, and the rows where methods disagree most.
-
 MOST_UNITS = 1000  # per method and class, in the summary; the page shows fewer
 MOST_BARS = 15
 MOST_SHOWN = 24  # characters of a row in a table
@@ -237,9 +235,6 @@ def _case(dataset: ExplainedDataset, part: int, lines: list[int], reason: str, v
     place = chosen[0][0]
     explanations = tuple(explanation for _, explanation in chosen)
     return Case(place["row_id"], place["place"], place["name"], reason, value, explanations)
-
-
-# The page
 
 
 @checked

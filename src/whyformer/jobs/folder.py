@@ -41,8 +41,6 @@ from whyformer.results.codec import filled, from_plain, mapping, to_plain
 from whyformer.results.result import FORMAT as RESULT
 from whyformer.results.types import Cost, Explanation, Target, Units
 
-# Explanations as columns of Parquet, and back. What is known of units, targets and costs comes from their classes.
-
 WHY = "explaining a dataset"
 AT_ONCE = 64  # rows
 SEVERAL = "step"  # which of several explanations of one row

@@ -30,8 +30,6 @@ from whyformer.results.codec import to_plain
 from whyformer.run.session import loaded_as
 from whyformer.targets import Aims, Scalar
 
-# How far a job is: rows per second, what is left, errors so far. One line on a terminal, or JSON for logs.
-
 EVERY = {"line": 0.1, "json": 1.0}  # seconds between two words
 
 

@@ -28,8 +28,6 @@ from whyformer.jobs.folder import Written
 from whyformer.jobs.source import Part
 from whyformer.jobs.worker import Prepared, Work, Worker
 
-# Parts for several workers. One that dies, with its process or its machine, is replaced, and its parts go to others.
-
 IN_FLIGHT = 2  # parts per worker: one that it explains, and one that waits for it
 ATTEMPTS = 3  # of a part whose worker dies
 PATIENCE = 600.0  # seconds without any worker
@@ -138,8 +136,6 @@ def require_whole(model: nn.Module, why: str) -> None:
             "engine='local' without workers, or load the model onto one device."
         )
 
-
-# The engine of one process: parts are read and tokenised in a thread, ahead of the model.
 
 AHEAD = 2  # parts that are ready before the model is
 
@@ -258,9 +254,6 @@ def _saved(what: Any) -> bytes:
     return stream.getvalue()
 
 
-# In the other process
-
-
 def _serve(pipe: connection.Connection, device: str, threads: int) -> None:
     """Load the model, report ready, and answer parts until None comes or the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
@@ -294,9 +287,6 @@ def _sent(error: Exception) -> Exception:
     except Exception:
         same = None
     return error if str(same) == str(error) else JobStopped(f"a worker stopped ({type(error).__name__}: {error}).")
-
-
-# Ray: actors explain parts, and this process commits what they send back, as on one machine.
 
 
 class RemoteWorker:

@@ -167,9 +167,6 @@ def arrow(why: str) -> Any:
     return pyarrow
 
 
-# Of a row with columns, which hold the input
-
-
 class RowFields:
     """Takes the input, the row's name and its target out of a row: ``column`` (several: a pair), ``key``, ``aim``."""
 

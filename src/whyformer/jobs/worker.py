@@ -20,8 +20,6 @@ from whyformer.registry import get_method
 from whyformer.run.session import POSITIONS
 from whyformer.shapes import Array
 
-# Sums over many rows: what each word, column or region of the picture is worth, per method and class.
-
 ACROSS, DOWN = ("left", "middle", "right"), ("top", "middle", "bottom")
 MOST_KEPT = 100_000  # units of one method and class: of more, those that hardly occur are dropped
 # Of texts with many words, one that occurs less often is no general one: at all, or as a share of the class's rows.

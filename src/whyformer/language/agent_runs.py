@@ -59,9 +59,6 @@ class WrittenPart(NamedTuple):
     end: int
 
 
-# Reading
-
-
 def read_run(run: Any) -> AgentRun:
     """Return the run in a file, or given as messages; raise if it is not one."""
     if isinstance(run, (str, Path)):
@@ -141,9 +138,6 @@ def _call(where: str, call: Any) -> dict[str, Any]:
     return {"type": "function", **call, "function": {**function, "arguments": arguments}}
 
 
-# Parts of messages
-
-
 def parts_of(run: AgentRun) -> list[RunPart]:
     """Return what is in each message, in order."""
     parts = [
@@ -195,9 +189,6 @@ def _divided(content: str) -> Iterator[tuple[str, str]]:
         if text.strip():
             yield each, text.strip()
     yield from _divided(content[after:])
-
-
-# Places of parts in the text that the model reads
 
 
 def places_of(parts: Sequence[RunPart], prompt: PromptText, written: str, last: int) -> list[WrittenPart]:
@@ -275,9 +266,6 @@ def _call_in(text: str, part: RunPart, at: int) -> Span | None:
             return None
         end = start + len(written)
     return (name, end) if name >= 0 and values else None
-
-
-# Sources inside what the model read
 
 
 def documents_in(text: str, role: str) -> list[Span]:

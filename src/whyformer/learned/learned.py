@@ -277,9 +277,6 @@ def _removal(run: Run, row: int, features: UnitFeatures, scores_U: Array, replac
     return float(game.scores(present[None])[0]) - (float(run.value_B[row]) - float(scores_U[parts[~present]].sum()))
 
 
-# Binding to a model, and reading
-
-
 def fingerprint_of(model: nn.Module) -> str:
     """A digest of all weights and buffers."""
     return digest(weights={name: t.detach() for name, t in model.state_dict().items()})

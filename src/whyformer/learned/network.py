@@ -58,9 +58,6 @@ def drawn_masks(parts: int, count: int, generator: np.random.Generator) -> Array
     return present
 
 
-# The loss, for a padded batch: φ (B, U) is zero outside parts_BU, masks (B, M, U) are 1 where a part is present.
-
-
 def with_efficiency(phi_BU: Tensor, parts_BU: Tensor, total_B: Tensor) -> Tensor:
     """(B, U) φ with the same amount added to every part, so that they sum to f(N) - f(∅)."""
     missing_B = (total_B - phi_BU.sum(1)) / parts_BU.sum(1)
@@ -265,9 +262,6 @@ class ExampleTable:
         """All of them, in order."""
         for start in range(0, len(self.lengths), STEP):
             yield self.batch(np.arange(start, min(start + STEP, len(self.lengths))))
-
-
-# Training
 
 
 def trained(

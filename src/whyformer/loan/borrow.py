@@ -38,8 +38,6 @@ REMEMBERED = 64  # facts about one model: its forms of input
 UNMARKED = ((), "")  # the place of a plain call
 
 
-# What belongs to a model while it lives.
-
 Weights = list[tuple[int, int]]
 
 

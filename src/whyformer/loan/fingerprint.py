@@ -229,8 +229,6 @@ OF_TORCH = frozenset(nn.Module().__dict__)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 HOOKED = "hooks()"  # no attribute has a name that begins like this
 
-# Traits
-
 Place = tuple[int, str]  # the number of a module, of a config or of all variables, and the name of an attribute
 SMALL = 64  # of longer lists and dicts of objects, which and how long
 LARGE = 20_000  # the same of numbers and words: labels of classes

@@ -56,8 +56,6 @@ def outermost(layers: Iterable[nn.Module]) -> list[nn.Module]:
     return [layer for layer in listed if id(layer) not in inside]
 
 
-# The measured slope of a layer.
-
 ROWS = 4  # directions, of which all have to agree: one may do so by chance
 TOLERANCE = 0.1  # of the change: layers that also round their input to eight bits differ by about 0.01
 # Roundings of a layer that rounds nothing but its weights: many small ones in a sum, or few of the sum itself.
@@ -153,8 +151,6 @@ def _functions(start: Any) -> set[type]:
         seen.update(waiting)
     return classes
 
-
-# The weights of a layer.
 
 AT_ONCE = 1024  # unit vectors that a layer is run on
 

@@ -23,8 +23,6 @@ from whyformer.loan.turns import Watch
 
 LONG = 1024  # positions; maps of shorter inputs are always stored
 
-# How much memory the graph of a forward pass keeps for its backward pass.
-
 
 def _storages(tensor: Tensor) -> list[torch.UntypedStorage]:
     """Return the storages of a tensor, or of those that it wraps (spread over processes, or quantised)."""
@@ -56,8 +54,6 @@ class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
         # The tensor itself would hold the node that holds it: a cycle through autograd, which no collector sees.
         return tensor.detach()
 
-
-# The most memory a call took: of the device's allocator, or of the whole process where the model is on the CPU.
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -116,9 +112,6 @@ def resident(field: str = "VmRSS", file: Path = STATUS) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field)), 0)
 
 
-# Weights that are elsewhere: accelerate leaves them on the meta device, and a hook brings them for each pass.
-
-
 def offloaded(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Return the weights of a module itself that are on the meta device, by name."""
     return [(name, p) for name, p in module._parameters.items() if p is not None and p.is_meta]
@@ -154,9 +147,6 @@ def execution_device(model: nn.Module) -> torch.device:
     return torch.device("cpu")
 
 
-# Layers that forget what they computed, and compute it again in backward.
-
-
 def recomputable(model: nn.Module) -> list[nn.Module]:
     """Return the layers of a transformers model that support gradient checkpointing."""
     return [m for m in model.modules() if any(c.__name__ == "GradientCheckpointingLayer" for c in type(m).__mro__)]
@@ -181,8 +171,6 @@ def recomputing(layers: list[nn.Module]) -> Iterator[None]:
                 else:
                     layer.__dict__[name] = value
 
-
-# Weights over several processes.
 
 HEADS_ELSEWHERE = (
     "the weights of {model} are spread over processes (tensor parallelism), each of which runs some of the heads: no "

@@ -28,8 +28,6 @@ from whyformer.results.types import Site
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
 
-# Attention × gradient, positive part.
-
 
 @method(
     paper="weights: Serrano & Smith 2019, arXiv:1906.03731; clamped: Chefer, Gur & Wolf 2021; readings: Mylonas 2022",
@@ -61,8 +59,6 @@ def attention_x_gradient(
     """
     return read_layers(run, raised_heads(heads), layers, read)
 
-
-# Value × gradient: each token's value vectors times their gradients.
 
 # Σ_h A_h ∘ ∂s/∂A_h; negative entries, which lower the output, are kept.
 SIGNED_HEADS = HeadFusion(lambda attention, gradient: (attention * gradient).sum(1), gradient=True)
@@ -130,9 +126,6 @@ def _over_streams(
             shares_BMN = placed_BMN / placed_BMN.sum(2, keepdim=True).clamp(min=1)
             handed[link.into] = handed.get(link.into, 0) + torch.einsum("bm,bmn->bn", handed[link.source], shares_BMN)
     return torch.cat([handed.get(stream, keep_BN.float() * 0) for stream, keep_BN in keep.items()], 1), count
-
-
-# Grad-SAM: gradient self-attention maps.
 
 
 @method(

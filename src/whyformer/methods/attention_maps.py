@@ -21,8 +21,6 @@ from whyformer.run import Attribution, Run
 from whyformer.shapes import AnyBQK, Array
 from whyformer.study.schedule import Schedule
 
-# Attention flow: the maximum flow from an output, down the layers, to each input.
-
 # Capacities are whole numbers of 2^-30, so each is exact to 5e-10, finer than the float32 maps they come from. Rows sum
 # to one, so no flow exceeds 2^30, and even a doubled residual stays inside int32.
 SCALE = 2**30
@@ -183,9 +181,6 @@ class FlowNetwork:
         return float(maximum_flow(self.graph, 0, self.graph.shape[0] - 1).flow_value / SCALE)
 
 
-# Raw attention.
-
-
 @method(
     paper="Bahdanau, Cho & Bengio 2015, arXiv:1409.0473; readings after Gorishniy 2021, Borisov 2022, Mylonas 2022",
     needs={"attention"},
@@ -222,9 +217,6 @@ def raw_attention(
             "layer: read='row' and layers='last', 'mean', a number or a list."
         )
     return chains.read_layers(run, chains.attention_heads(heads), layers, read, streams=True)
-
-
-# Attention rollout: attention multiplied through the layers, with the residual.
 
 
 @method(
@@ -287,9 +279,6 @@ def _rolled_out(
     """Compute a rollout per stream, and join two streams by the last cross-attention between them."""
     mix = partial(mapped.with_residual, first_query=0, residual=residual, normalize=normalize)
     return mapped.rollout_relevance(schedule, *mapped.own_and_cross(schedule, maps, keep, mix), keep)
-
-
-# Gradient rollout: attention weighted by its gradient, multiplied through the layers with the residual.
 
 
 @method(

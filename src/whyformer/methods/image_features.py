@@ -20,8 +20,6 @@ from whyformer.registry import Passes, constant, method
 from whyformer.run import Attribution, Run
 from whyformer.targets import scalar_of
 
-# Grad-CAM on the patches of a vision transformer.
-
 
 @method(
     paper="Selvaraju et al. 2017, arXiv:1610.02391; on ViT: Gildenblat 2021, github.com/jacobgil/pytorch-grad-cam",

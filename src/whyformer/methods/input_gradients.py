@@ -23,8 +23,6 @@ from whyformer.shapes import Array
 from whyformer.study.interference import rounding_step
 from whyformer.targets import require_dense
 
-# Integrated gradients.
-
 MEMORY_MB = 1024  # of a batch of points
 TOLERATED = 0.05  # largest relative completeness error without a warning
 NEAR = 1e-3  # fraction of the path before the first of fifty points
@@ -239,8 +237,6 @@ def _free(run: Run, space: SingleInput, keep_special: bool | Sequence[int]) -> T
     return free_BN[:, :, None]
 
 
-# Input × gradient.
-
 ROUNDED = 16  # steps of the model's numbers by which each term may be off (bfloat16: an eighth)
 CANCELLED = 1e-4  # largest |sum| / |terms| of all units if the terms cancel; by chance it is hundreds of times larger
 ROUNDING = (
@@ -280,9 +276,6 @@ def input_x_gradient(run: Run, *, at: Where = None, patch_smoothing: Patches = 0
     cancelled_B = [0 < size and left <= max(CANCELLED * size, ROUNDED * step * root) for left, size, root in sums]
     warnings = [[ROUNDING] if cancelled else [] for cancelled in cancelled_B]
     return Attribution(space.per_unit(detail), detail=space.detail(detail), warnings=warnings)
-
-
-# Saliency: the size of the gradient.
 
 
 @method(

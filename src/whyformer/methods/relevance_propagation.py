@@ -27,8 +27,6 @@ from whyformer.study import require_readable
 from whyformer.study.interference import INPUT_SLOPES
 from whyformer.targets import scalar_of
 
-# Transformer attribution: the relevance of attention, weighted by its gradient.
-
 SHARED = {"centred", "log_odds", "log_probability", "probability"}  # scalars that depend on the logits of all classes
 DECODED = {"target", "queries"}  # streams that begin with vectors of the model itself, or with its own output
 VARIANTS = ("full", "rollout", "last_layer", "lrp")
@@ -119,9 +117,6 @@ def transformer_attribution(
     return multiplied(run, layers, sites[-1].first_query, warnings)
 
 
-# DecompX: every hidden state decomposed over the input tokens, up to the logit.
-
-
 @method(
     paper="Modarressi et al. 2023 (ACL), arXiv:2306.02873",
     needs={"values"},
@@ -194,8 +189,6 @@ def _sizes(shares: Shares, axis: int) -> Tensor:
     sizes_KQ = torch.cat(parts).select(2 - axis, 0)
     return sizes_KQ.T.float()
 
-
-# AttnLRP: layer-wise relevance propagation through attention.
 
 PLACES = ("input", "tokens")
 LOST = 0.01  # share of relevance at detached tensors that raises a warning; usually it is zero

@@ -136,8 +136,6 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.device.type == "mps" else tensor.double()
 
 
-# Value norms: the norm of the vector that each token adds to each position.
-
 LARGEST = 1e30  # above this a product of many layers is rescaled, to stay within float32
 
 
@@ -223,9 +221,6 @@ def _product(maps: list[AnyBQK]) -> tuple[AnyBQK, list[str]]:
     return whole.to(maps[0].dtype), warnings
 
 
-# Norms of single heads and mixing ratios, for figures and checks
-
-
 def per_head(run: Run) -> list[Tensor]:
     """Return per layer (B, H, Q, K): ‖α_ij^h f_h(x_j)‖ of each head (Kobayashi 2020)."""
     norms = []
@@ -283,8 +278,6 @@ def weighed(explainer: Any, inputs: Any) -> list[Weighed]:
             each.append(Weighed(units, *arrays))
     return each
 
-
-# ALTI: how close each token's contribution alone is to the output of the attention block.
 
 ORDERS = {"l1": 1, "l2": 2}
 

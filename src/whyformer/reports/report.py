@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Deletion curves of single inputs, in the band of random orders: the evidence behind a trust badge.
-
 STEPS = 16  # points of a curve besides the whole input; of fewer parts, one for each
 DRAWS = 20  # random orders
 BAND = (0.05, 0.95)
@@ -81,8 +79,6 @@ def deletion_of(games: Games, number: int, scores: Mapping[str, Array], value: s
 def _plain(values: Array) -> tuple[float, ...]:
     return tuple(float(v) for v in values)
 
-
-# Why the prediction rather than the next classes: what a page shows when one of those is clicked.
 
 NEXT = 2  # classes that the prediction is set against
 Asked = tuple[tuple[Explanation, ...], ...]

@@ -244,9 +244,6 @@ def reason(error: Exception) -> str:
     return words if isinstance(error, (Damaged, Misfit)) else f"{type(error).__name__}: {words}"
 
 
-# Pieces of long work on disk, so that one that was stopped goes on where it was.
-
-
 def write_piece(value: Any, path: Path) -> None:
     """One line with the checksum of the rest, and the value; whole or not at all, also where several write it."""
     data = json.dumps(to_plain(value), ensure_ascii=False).encode()

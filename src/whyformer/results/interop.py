@@ -88,9 +88,6 @@ def shap_package(why: str) -> Any:
     return shap
 
 
-# Captum and Quantus: scores where the model's input has its entries.
-
-
 @checked
 def to_captum(explanations: Any, inputs: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
     """Return scores in the shape of the model's input, as Captum's ``attribute`` does; float32, on the CPU.

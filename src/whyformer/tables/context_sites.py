@@ -160,9 +160,6 @@ def _of_first_row(site: OpenSite, kind: str, first: int) -> Tensor:
     return value[:, first].flatten(1)
 
 
-# What training rows and columns did, from the attention of one pass and its gradients.
-
-
 def row_weights(sites: Sequence[OpenSite], gradients: Sequence[Tensor], arrangement: Arrangement, rows: int) -> Tensor:
     """(R,) ∂s/∂w_r at w = 1, where a training row of weight w counts w times in every softmax over rows.
 

@@ -32,8 +32,6 @@ from whyformer.targets import Aims, Scalar
 from whyformer.views.table_marks import corpus_view
 from whyformer.views.view import view_of
 
-# Words over many texts: what each is worth to a model, wherever it stands.
-
 LONGEST = 160  # characters of an example
 
 
@@ -140,8 +138,6 @@ class _WordSums:
 
 
 view_of.register(CorpusExplanation, corpus_view)
-
-# A CSV file read a piece at a time, so that a long table never stands in memory.
 
 
 class CsvRows:

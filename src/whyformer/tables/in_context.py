@@ -32,8 +32,6 @@ from whyformer.targets import Aims, Scalar, logits_of, require_finite, resolve_t
 from whyformer.views.table_marks import row_attention_view
 from whyformer.views.view import view_of
 
-# How a model that learns in context is called: training rows, their answers, and the rows that are asked about.
-
 Call = Callable[[Tensor, Tensor, Tensor], Any]
 HOW = (
     "Give call=lambda context, answers, rows: (…), which returns the arguments of model(…) as a tuple or dict; context "
@@ -176,9 +174,6 @@ def described(processor: Any, rows: Any) -> Table:
     if len(shape) != 2:
         raise BadInput(f"context has shape {shape}: give (training rows, columns), a DataFrame, or a list of dicts.")
     return Table(numerical=[str(i) for i in range(shape[1])])
-
-
-# Which other rows a row looked at, in models that let rows look at each other (SAINT).
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,8 +22,6 @@ from whyformer.run.session import tracker
 from whyformer.shapes import Array
 from whyformer.tables.table_results import FeaturePermutation
 
-# Anything that predicts, and a table whose columns can be shuffled: what permutation importance asks of a model.
-
 
 class TorchPredictor:
     """A torch module with a Table; rows are encoded once, and their codes are shuffled. Gives logits (rows, C)."""
@@ -107,9 +105,6 @@ class AnyPredictor:
 
 
 Predictor = TorchPredictor | AnyPredictor
-
-
-# From a metric, by name or as a function, to one number per set of predictions.
 
 
 def scorer_of(metric: Any, predictor: Predictor, truth: Array) -> tuple[Callable[[Any], float], str]:

@@ -120,8 +120,6 @@ def _check(library: str, name: str) -> None:
         raise UnknownName("kind of saved model", f"{library}.{name}", known, "Pass other models from Python.")
 
 
-# The warnings of many rows or texts, told once per kind: in how many, and from which number to which.
-
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?%?(?!\w)")
 
 
@@ -157,9 +155,6 @@ class Remarks:
 
 def _value(number: str) -> float:
     return float(number.rstrip("%"))
-
-
-# What is known about columns over many rows: frozen, saved and reloaded without the model.
 
 
 @dataclass(frozen=True, eq=False)

@@ -144,9 +144,6 @@ def _metrics_view(result: Any) -> list[View]:
     return [View("Do the metrics agree?", (Panel((matrix,), "Spearman"),), caption=note, legend=scale)]
 
 
-# Pictures of a recommendation: what was chosen, how it did elsewhere, and the space it was chosen from.
-
-
 MOST = 30  # choices that are listed
 AOPC = (
     "AOPC: mean drop of the prediction while features are masked, the highest scores first (higher is better). "
@@ -264,9 +261,6 @@ def _space_view(result: Any) -> list[View]:
         title = f"Raw attention read by {result.grid_reading.replace('_', ' ')}: RFT of every layer and head"
         panels.append(Panel((matrix,), title, wide=True))
     return [View("Candidates", tuple(panels))] if panels else []
-
-
-# The picture of a learned explanation method: its certificate, and of ``linear=True`` the weights of heads.
 
 
 CAPTION = (

@@ -216,8 +216,6 @@ def first_token_words(steps: Sequence[Explanation], coloured: bool = False) -> s
     return f" The first token received {took} of the total |score|{words}"
 
 
-# Answers, token by token.
-
 MOST_COLUMNS = 40  # of the heat map: labels stay readable
 MOST_ROWS = 48
 FEWEST_COLUMNS = 12
@@ -387,9 +385,6 @@ def _facts(steps: Sequence[Explanation]) -> tuple[Fact, ...]:
     scalar = scalar_name(first.scalar)
     entries.append(Fact("explained", f"{scalar} of each token of the answer, {len(steps)} in all"))
     return (*entries, Fact("model", first.model)) if first.model else tuple(entries)
-
-
-# Citations as a page: the answer with numbers behind its sentences, the cited sources, and the documents.
 
 
 @checked

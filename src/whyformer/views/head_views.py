@@ -15,8 +15,6 @@ from whyformer.views.header import cost_of, number
 from whyformer.views.marks import Line, Lines, Matrix, Points, Scale, Scatter, TableMark
 from whyformer.views.view import Fact, Panel, View
 
-# Pictures of attention heads: maps of layers × heads, pruning curves, layer profiles, roles.
-
 MOST_NUMBERS = 144  # heads whose scores are written into the map
 MOST_ROWS = 40  # of a table
 

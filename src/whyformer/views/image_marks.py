@@ -29,8 +29,6 @@ from whyformer.views.scales import (
     widened,
 )
 
-# Frames on a picture: where a detector put the object whose explanation is shown.
-
 
 def frames_of(explanation: Explanation) -> tuple[Frame, ...]:
     """The box that the explained query of a detector predicts, with the name of the explained class."""
@@ -65,9 +63,6 @@ def framed(pixels: Array, frames: tuple[Frame, ...]) -> Array:
             for column in columns:
                 drawn[rows[0] : rows[1] + 1, column] = shade
     return drawn
-
-
-# Pixels: reading a picture, resizing it, writing it as PNG. Numpy only, but for reading files (Pillow).
 
 
 def to_pixels(image: Any) -> Array:
@@ -135,9 +130,6 @@ def unnormalized(pixels_CHW: Array, mean: Any = None, std: Any = None) -> Array:
     if mean is not None and std is not None:
         pixels = np.clip(pixels * np.asarray(std) + np.asarray(mean), 0, 1)
     return to_pixels(pixels)
-
-
-# Scores of patches as images: resized, coloured, laid over a picture. Numpy only.
 
 
 CANVAS = 384  # pixels of the longer side, for heat without an image
@@ -331,9 +323,6 @@ def time_lines(explanation: Explanation, times: float = 1.0) -> Lines:
         at = (np.arange(len(loud)) + 0.5) * units.seconds / len(loud)
         lines.append(Line("waveform", loud, quiet=True, x=at))
     return Lines(x, tuple(lines), "seconds", "score" if times == 1.0 else "share of the method's total", from_zero=True)
-
-
-# Regions of an image as boxes, coloured by their score.
 
 
 def boxes_on(

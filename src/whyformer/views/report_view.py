@@ -22,8 +22,6 @@ from whyformer.views.scales import scale_of
 from whyformer.views.text_marks import bars, token_run
 from whyformer.views.view import Explained, Fact, Page, Panel, Terms, Trust, View
 
-# A check-up as a page: warnings in words first, then the pictures behind them.
-
 HEADINGS = {"warning": "Warnings", "note": "Notes", "ok": "Passed checks"}
 MOST_INPUTS = 5
 

@@ -209,9 +209,6 @@ def retired_view(result: Retired) -> View:
     return View(f"{result.kind}, no longer made", (Panel((TableMark(("field", "value"), rows),)),))
 
 
-# Traces of agents: the run as a graph of steps, what drove each of them, and shares by message.
-
-
 LONGEST_LABEL = 34
 CAPTION = (
     "Percentages: share of what drove the step, among all that was read or written before it; of origins, shares of "

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# Tables: columns with the values that stood there, averages over many rows, and maps between columns.
-
 MOST_ROWS = 24  # of a heat map over rows
 MOST_WORDS = 20  # at either end
 CONTEXT = 22  # characters on either side of a word

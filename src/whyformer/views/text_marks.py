@@ -18,8 +18,6 @@ from whyformer.views.header import percent
 from whyformer.views.marks import Bar, Bars, Piece, Scale, TokenRun
 from whyformer.views.table_marks import untried
 
-# Hidden units: special tokens, and those off the scale of the others. One line reports them.
-
 By = Annotated[str, OneOf("token", "word")]
 MOST_NAMED = 3
 PARKED = ". Language models often put attention there"
@@ -259,9 +257,6 @@ def _entries(explanation: Explanation, by: str, members: Sequence[int] | None) -
         )
         for group in groups.values()
     ]
-
-
-# Breaking highlighted text into lines, character by character, for backends that have no layout of their own.
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,6 @@ def falls(trial: Trial, present_MP: Array, value: str) -> Array:
     return values_M[0] - values_M[1:]
 
 
-# Curves: parts go, or come, in the order of their scores.
-
-
 @perturbation(
     paper="Samek et al. 2017, arXiv:1509.06321",
     higher_is_better=True,
@@ -108,9 +105,6 @@ def insertion(trial: Trial, *, fractions: Fractions = FRACTIONS, value: Value = 
     return area(trial.game.values(top_kept(trial, fractions=fractions), value), fractions)
 
 
-# The decision along such a curve: how long it holds while the most, or the least, important parts go.
-
-
 @chefer(higher_is_better=False, masks=partial(top_away, fractions=STEPS), ceiling="remove")
 def positive_perturbation(trial: Trial, *, fractions: Fractions = STEPS) -> float:
     """How long the prediction stays the same while features are removed from the highest score to the lowest.
@@ -132,9 +126,6 @@ def negative_perturbation(trial: Trial, *, fractions: Fractions = STEPS) -> floa
     Misleads when: the model predicts the target for an empty input, too.
     """
     return area(trial.game.stays(bottom_away(trial, fractions=fractions)), fractions)
-
-
-# ERASER: features with high scores are removed, or only they are kept.
 
 
 def average(falls_F: Array, rule: str) -> float:
@@ -185,8 +176,6 @@ def sufficiency(
     """
     return average(falls(trial, top_kept(trial, fractions=(1.0, *bins)), value), average_as)
 
-
-# Truthfulness: do the signs, and the ranks, of the scores agree with what happens without each part?
 
 optimus = partial(
     perturbation,
@@ -246,9 +235,6 @@ def ranked_truthfulness(trial: Trial, *, value: Value = "probability") -> float:
     return float(ranked(np.asarray(trial.scores_P)[None], trial.game.drops(value), trial.signed)[0])
 
 
-# Completeness: do the scores add up to what is explained?
-
-
 @perturbation(
     paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365",
     higher_is_better=False,
@@ -275,8 +261,6 @@ def completeness(trial: Trial) -> float:
     whole = explanation.value - base
     return abs(float(explanation.scores.sum()) - whole) / abs(whole) if whole else math.nan
 
-
-# Random sets of parts: do the scores foretell what happens without them?
 
 on_sets = partial(perturbation, cost_text="50 forwards, the same for every method")
 
@@ -353,9 +337,6 @@ def infidelity(
     """
     present = sets_away(trial, sets=sets, share=share)
     return squared_error(trial.scores_P, (~present[1:]).astype(float), falls(trial, present, value), normalize)
-
-
-# Groups of parts: does the group with the higher scores matter more?
 
 
 def groups_of(scores_P: Array, groups: int) -> list[Array]:

@@ -16,8 +16,6 @@ from whyformer.shapes import Array
 plausibility = partial(metric, kind="plausibility", higher_is_better=True, needs={"rationale"}, cost_text="none")
 localisation = partial(metric, kind="localisation", higher_is_better=True, needs={"region"}, cost_text="none")
 
-# All thresholds at once: how well the scores sort what people marked before the rest.
-
 
 def precision_recall(scores_X: Array, marked_X: Array) -> tuple[Array, Array]:
     """Return precision and recall at every threshold, from the highest down; equal scores share a threshold."""
@@ -40,9 +38,6 @@ def auprc(trial: Trial) -> float:
     precision, recall = precision_recall(np.asarray(trial.scores_P, dtype=float), trial.rationale_P)
     precision, recall = np.concatenate([[1.0], precision]), np.concatenate([[0.0], recall])
     return float((np.diff(recall) * (precision[1:] + precision[:-1]) / 2).sum())
-
-
-# As many parts as people marked: are the highest-scored ones theirs, part by part, or in whole stretches?
 
 
 def chosen(trial: Trial, share: float | None) -> Array:
@@ -107,11 +102,7 @@ def iou_f1(trial: Trial, *, share: Share | None = None, threshold: Share = 0.5) 
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-# Localisation: does the map of an image lie on the object?
-
 LEVELS = 256  # bins of the histogram that Otsu's threshold is found in
-
-# The map as it is: its highest point, its mass, the order of its pixels.
 
 
 @localisation(paper="Zhang et al. 2016, arXiv:1608.00507")
@@ -161,9 +152,6 @@ def mean_average_precision(trial: Trial) -> float:
     return float((np.diff(recall, prepend=0.0) * precision).sum())
 
 
-# The bright part of the map as a segmentation of the object.
-
-
 def otsu(values: Array) -> float:
     """Return Otsu's threshold: it splits the values into two groups with the largest variance between them."""
     counts, edges = np.histogram(values, bins=LEVELS)
@@ -188,9 +176,6 @@ def iou_otsu(trial: Trial) -> float:
     heat = trial.heat()
     bright = heat > otsu(heat) if np.ptp(heat) > 0 else np.ones_like(heat, dtype=bool)
     return float((bright & trial.region).sum() / (bright | trial.region).sum())
-
-
-# Judged by the scores alone: how steady they are under small changes of the input, and how few parts carry them.
 
 
 @metric(

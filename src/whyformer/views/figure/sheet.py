@@ -202,8 +202,6 @@ def letter(size: float, mono: bool = False) -> float:
     return size * (0.602 if mono else 0.56) / 72
 
 
-# Tables, curves and points on a sheet.
-
 TABLE_ROW, TABLE_TEXT = 0.21, 8.0
 CROWD = 200  # points, beyond which they are small
 DASHES: dict[str, Any] = {"": "-", "5 3": (0, (4, 2)), "2 3": (0, (1.5, 2)), "7 3 2 3": (0, (5, 2, 1.5, 2))}
@@ -313,8 +311,6 @@ class _Plane:
         self.end = below + 0.08
 
 
-# A matrix on a sheet: cells, slanted column labels, axes' names.
-
 LARGEST_CELL, NUMBERED = 0.32, 0.46  # inches; with numbers
 READABLE = 0.3  # inches that a number needs
 MATRIX_TEXT = 8.0
@@ -377,8 +373,6 @@ def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: Matrix) ->
 def _short(label: str) -> str:
     return shortened(label, 2 * LONGEST_LABEL if PAIR in label else LONGEST_LABEL)
 
-
-# Highlighted text on a sheet, what was read voice by voice, and an answer with what its tokens came from.
 
 MOST_TOKENS = 32  # of an answer, that are followed one by one
 LONGEST_TOKEN = 18

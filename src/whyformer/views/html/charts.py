@@ -15,8 +15,6 @@ from whyformer.views.html.live import MOST_LAYER_CELLS, as_json, packed, picture
 from whyformer.views.image_marks import canvas_size, painted, painted_heads, picture, png
 from whyformer.views.scales import Axis, axes_of, colour, colours, head_colour, hexadecimal, ink_on, styles, x_of
 
-# Pictures and matrices as inline SVG: pixels in an embedded PNG, labels and tips as text.
-
 LONGEST = 320  # pixels of the longer side of a picture
 MOST_CELL_TIPS = 1024  # cells that get a tip each
 CELL, LETTER = 22.0, 7.4  # of a labelled matrix: side of a cell, width of a letter

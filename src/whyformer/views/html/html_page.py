@@ -241,9 +241,6 @@ def _legend(scale: marks.Scale, over_images: bool, still: bool = False) -> str:
     )
 
 
-# The run of an agent as HTML: its text, and what drove each step; frontend/src/graph.js draws lines and walks back.
-
-
 HINT = "Click a step to see what drove it; click a step among its sources to walk back; arrow keys move; Esc returns."
 
 

@@ -23,8 +23,6 @@ from whyformer.views.scales import axes_of, colour, colours, head_colour, hexade
 from whyformer.views.text_marks import Char, characters_of, wrapped
 from whyformer.views.waterfall import placed_rows
 
-# Tables, curves and points on a terminal: columns of text, a curve as a line of blocks, points as letters.
-
 BLOCKS = "▁▂▃▄▅▆▇█"
 FEWEST = 8  # blocks of a curve
 TALL, WIDE = 14, 60  # lines and columns of a plane of points, at most
@@ -217,8 +215,6 @@ def cut(words: str, width: int) -> str:
     words = " ".join(words.split()) if "\n" in words else words
     return words if cell_len(words) <= width else set_cell_size(words, max(1, width - 1)).rstrip() + "…"
 
-
-# Lists of bars.
 
 SHORTEST = 20  # cells of bars: with less room, notes beside them are their first word
 LONGEST_NAME, LONGEST_BAR = 20, 30
