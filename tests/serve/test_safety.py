@@ -182,8 +182,47 @@ def test_a_body_whose_client_left_is_not_taken_for_whole() -> None:
 
     guard = RequestGuard(lambda *_: pytest.fail("it came through"), "127.0.0.1", None)  # type: ignore[arg-type]
     scope = {"type": "http", "method": "POST", "path": "/v1/files", "query_string": b""}
-    asyncio.run(guard(scope | {"headers": [(b"host", b"localhost")]}, receive, send))
+    asyncio.run(guard(scope | {"headers": [HOST]}, receive, send))
     assert sent[0]["status"] == 413
+
+
+def test_all_bodies_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 256 connections may upload 20 MB: together they took 5 GB. Questions are answered all the same."""
+    for name, most in (("LARGEST_BODY", 100), ("LARGEST_UPLOAD", 900), ("MOST_HELD", 1000)):
+        monkeypatch.setattr(safety, name, most)
+
+    async def scenario() -> list[int]:
+        go, statuses = asyncio.Event(), []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await (go.wait() if (await receive())["body"].startswith(b"wait") else asyncio.sleep(0))
+            await send(START)
+
+        async def ask(path: str, body: bytes) -> None:
+            pieces = iter([body[:50], body[50:]])
+
+            async def receive() -> Any:
+                piece = next(pieces)
+                return {"type": "http.request", "body": piece, "more_body": piece == body[:50]}
+
+            async def send(message: Any) -> None:
+                statuses.extend([message["status"]] if "status" in message else [])
+
+            scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": [HOST]}
+            await guard(scope, receive, send)
+
+        guard = RequestGuard(app, "127.0.0.1", None)
+        first = [asyncio.create_task(ask("/api/images", b"wait".ljust(450))) for _ in range(2)]
+        await asyncio.sleep(0)
+        await ask("/api/images", b"x" * 450)
+        await ask("/api/explain", b"x" * 90)
+        go.set()
+        await asyncio.gather(*first)
+        await ask("/api/images", b"x" * 450)
+        assert guard.held == 0
+        return statuses
+
+    assert asyncio.run(scenario()) == [429, 200, 200, 200, 200]
 
 
 def test_bodies_beyond_their_limit_are_refused(ask: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,6 +406,7 @@ HEADERS = b"POST /api/explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r
 
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+HOST = (b"host", b"localhost")
 START = {"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]}
 
 

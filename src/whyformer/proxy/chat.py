@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from io import StringIO
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -23,7 +24,8 @@ from whyformer.version import __version__
 FIELD = "whyformer"  # of requests and replies
 DONE = re.compile(rb"data: ?\[DONE\]\s*")
 PARAGRAPH = re.compile(r"\n\s*\n")
-MANY = Field(max_length=1000)
+MOST = 1000  # documents
+MANY = Field(max_length=MOST)
 Document = str | dict[str, Any]
 
 
@@ -125,6 +127,8 @@ def _text_of(message: Mapping[str, Any]) -> str:
 def _named(documents: Any) -> dict[str, str]:
     if not isinstance(documents, (list, dict)):
         raise BadInput("documents is not a list or an object of texts.")
+    if len(documents) > MOST:
+        raise BadInput(f"documents: {len(documents)} are given; the limit is {MOST}.")
     by_name = documents_by_name(documents)
     if not all(isinstance(text, str) for text in by_name.values()):
         raise BadInput(f"documents: each is a text, or an object with one of {', '.join(TEXTS)}.")
@@ -139,7 +143,7 @@ class Reply:
     """What a reply says, read while it is passed on."""
 
     facts: dict[str, Any] = field(default_factory=dict)  # id, model, created, usage
-    answer: str = ""  # of the first choice
+    answer: StringIO = field(default_factory=StringIO)  # of the first choice
     reasons: dict[int, str] = field(default_factory=dict)  # why each choice ended
     choices: set[int] = field(default_factory=set)  # their numbers
 
@@ -162,7 +166,7 @@ class Reply:
                 self.reasons[index] = choice["finish_reason"]
             said = choice.get(part)
             if index == 0 and isinstance(said, dict) and isinstance(said.get("content"), str):
-                self.answer += said["content"]
+                self.answer.write(said["content"])
         return content
 
     def read_lines(self, lines: Iterable[bytes]) -> None:
@@ -181,7 +185,7 @@ def with_field(body: bytes, content: dict[str, Any], added: Mapping[str, Any]) -
 
 def event_of(reply: Reply, added: Mapping[str, Any]) -> bytes:
     """Return the event of a stream that holds the field: a chunk without choices."""
-    facts = {key: value for key, value in reply.facts.items() if key != "usage"}
+    facts = {key: value for key, value in reply.facts.items() if isinstance(value, str | int)}  # no NaN, no usage
     return b"data: " + _json({**facts, "object": "chat.completion.chunk", "choices": [], FIELD: added}) + b"\n\n"
 
 
@@ -255,7 +259,8 @@ class Telemetry:
         }
         if self.content:
             attributes["gen_ai.input.messages"] = json.dumps(request.messages)
-            attributes["gen_ai.output.messages"] = json.dumps([{"role": "assistant", "content": reply.answer}])
+            said = {"role": "assistant", "content": reply.answer.getvalue()}
+            attributes["gen_ai.output.messages"] = json.dumps([said])
         attributes |= {"error.type": trouble} if trouble else {}
         attributes |= self._summary(added)
         return attributes

@@ -43,7 +43,9 @@ from whyformer.serve.safety import LONGEST_TEXT
 HOP = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"}
 HOP |= {"transfer-encoding", "upgrade", "expect"}
 OURS = {"host", "content-length", "accept-encoding", "authorization", "cookie", "origin"}
-OURS |= {"x-original-url", "x-rewrite-url"}  # some servers take these for the path
+# Some servers take these for the path, and for who asks: to them, this proxy is a client to be believed.
+OURS |= {"x-original-url", "x-rewrite-url", "forwarded", "x-real-ip", "x-client-ip", "true-client-ip"}
+OURS |= {f"x-forwarded-{what}" for what in ("for", "host", "port", "prefix", "proto", "server", "uri", "user")}
 BROWSER = {"set-cookie", "set-cookie2", "clear-site-data", "strict-transport-security", "alt-svc", "link", "refresh"}
 BROWSER |= {"nel", "report-to", "reporting-endpoints", "service-worker-allowed", "sourcemap"}
 BROWSER |= {"x-content-security-policy", "x-webkit-csp", "timing-allow-origin"}
@@ -206,7 +208,7 @@ class _Completion:
             if size > LARGEST_REPLY:
                 self.added = {"error": TOO_LARGE, "reason": "unsupported"}
             else:
-                self.added = await self.proxy.citing.added(self.asked, self.reply.answer, key)
+                self.added = await self.proxy.citing.added(self.asked, self.reply.answer.getvalue(), key)
         except Exception as error:  # a bug of the explanation must not fail the answer
             self.added = {"error": f"{type(error).__name__}: {error}", "reason": "failed"}
         if len(self.reply.choices) > 1:
@@ -287,11 +289,14 @@ def _joined(lines: list[bytes]) -> bytes:
 
 
 def _passing(headers: Iterable[tuple[bytes, bytes]], without: set[str]) -> list[tuple[bytes, bytes]]:
-    """Return the headers that are passed on: those that ``Connection`` names are of one connection, too."""
+    """Return the headers that are passed on: those that ``Connection`` names are of one connection, too.
+
+    Some servers take "_" in a name for "-".
+    """
     plain = [(name.lower(), value) for name, value in headers]
     named = b",".join(value for name, value in plain if name == b"connection").decode("latin-1")
     without = without | HOP | {name.strip().lower() for name in named.split(",")}
-    return [(name, value) for name, value in plain if name.decode("latin-1") not in without]
+    return [(name, value) for name, value in plain if name.decode("latin-1").replace("_", "-") not in without]
 
 
 def _headers(reply: httpx.Response, without: set[str]) -> list[tuple[bytes, bytes]]:

@@ -47,7 +47,7 @@ ERRORS = {  # of every route
     409: "The job was cancelled",
     413: "Too large",
     422: "The request cannot be carried out; error has the reason",
-    429: "Too many jobs are waiting; retry-after has the seconds",
+    429: "Too many jobs or uploads at once; retry-after has the seconds",
 }
 FAILURES: dict[int | str, dict[str, Any]] = {
     status: {"model": FAILURE, "description": words} for status, words in ERRORS.items()

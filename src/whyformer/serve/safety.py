@@ -163,6 +163,7 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 LARGEST_BODY = 2**20  # bytes of a question
 LARGEST_UPLOAD = 20 * 2**20
+MOST_HELD = 256 * 2**20  # bytes of all bodies at once; beyond, only questions are taken
 MOST_CONNECTIONS = 512
 MOST_PIXELS = 25_000_000
 MOST_SCANS = 50  # of a JPEG, over all of its pixels each; encoders write about ten
@@ -218,6 +219,7 @@ class RequestGuard:
 
     def __init__(self, app: Application, host: str, token: str | None, largest: int | None = None) -> None:
         self.app, self.loopback, self.token, self.largest = app, is_loopback(host), token, largest
+        self.held = 0
         # Cookies are sent to every port of a machine: two servers would take each other's away under one name.
         self.cookie = f"{COOKIE}-{hashlib.blake2b((token or '').encode(), digest_size=4).hexdigest()}"
 
@@ -233,10 +235,30 @@ class RequestGuard:
         if refusal is not None:
             await _refuse(send, *refusal, page=bool(PAGES.fullmatch(scope["path"])))
             return
-        body = await _body(receive, most) if scope["method"] in ("POST", "PUT", "PATCH") else b""
-        if body is None:
-            await _refuse(send, 413, f"too large: at most {most} bytes.")
-            return
+        body = bytearray()
+        try:
+            if scope["method"] in ("POST", "PUT", "PATCH") and (refusal := await self._read(body, receive, most)):
+                await _refuse(send, *refusal)
+            else:
+                await self._pass(scope, bytes(body), receive, send)
+        finally:
+            self.held -= len(body)
+
+    async def _read(self, body: bytearray, receive: Receive, most: int) -> tuple[Any, ...] | None:
+        """Read a body, whatever length was announced; return why not, if it is too large, or the client left."""
+        message: Message = {"more_body": True}
+        while message.get("more_body"):
+            message = await receive()
+            body += message.get("body", b"")
+            self.held += len(message.get("body", b""))
+            if message["type"] == "http.disconnect" or len(body) > most:
+                return 413, f"too large: at most {most} bytes."
+            if len(body) > LARGEST_BODY and self.held > MOST_HELD:
+                return 429, "too many uploads at once: try again in a moment.", {"retry-after": "2"}
+        return None
+
+    async def _pass(self, scope: Message, body: bytes, receive: Receive, send: Send) -> None:
+        """Hand a request on to the application; its reply gets the headers that every reply has."""
         replayed = iter([{"type": "http.request", "body": body, "more_body": False}])
 
         async def received() -> Message:
@@ -319,20 +341,6 @@ async def _refuse(
     headers = [(name.encode(), value.encode("latin-1")) for name, value in named.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-async def _body(receive: Receive, most: int) -> bytes | None:
-    """Read the body, whatever length was announced; return None beyond the limit, or if the client left within it."""
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        body += message.get("body", b"")
-        if len(body) > most:
-            return None
-        if not message.get("more_body"):
-            return bytes(body)
 
 
 def opened_picture(data: bytes) -> Any:
