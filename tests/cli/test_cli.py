@@ -119,7 +119,9 @@ def test_a_terminal_has_a_line_before_the_model_is_loaded(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which a command that is called so replaces
-    for command in (["explain", "I like it", "-m", "no method"], ["explain", "text", "--help"]):
+    monkeypatch.setattr("whyformer.cli.demo.screens", sys.exit)
+    shown = (["explain", "I like it", "-m", "no method"], ["demo", "--out", "a.html"], ["explain", "text", "--help"])
+    for command in shown:
         with suppress(SystemExit):
             app(command, prog_name="whyformer")
         written = capsys.readouterr().err

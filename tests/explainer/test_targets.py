@@ -40,6 +40,29 @@ class Reordered(nn.Module):
         return self.how(self.model(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True))
 
 
+NAMES = {0: "bad", 1: "fair", 2: "good"}
+
+
+@pytest.mark.parametrize("how", [lambda out: out.logits, lambda out: out])
+def test_classes_are_named_by_a_model_inside_whose_logits_are_returned(how: Any) -> None:
+    model = Reordered(3, how)
+    model.model.config.id2label = NAMES
+    found = wf.explain(model, PLAIN, target="good", method="attn_lrp")[0]
+    whole = wf.explain(model.model, PLAIN, target=2, method="attn_lrp")[0]
+    assert (found.target.label, found.cost.forwards) == ("good", whole.cost.forwards)
+    np.testing.assert_allclose(found.scores, whole.scores, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "how", [lambda out: out.logits.neg_(), lambda out: out.logits.flip(1), lambda out: -out.logits]
+)
+def test_logits_that_are_changed_keep_no_names(how: Any) -> None:
+    model = Reordered(3, how)
+    model.model.config.id2label = NAMES
+    with pytest.raises(errors.UnknownName, match="Known: 0, 1, 2"):
+        wf.explain(model, PLAIN, target="good", method="attn_lrp")
+
+
 @pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
 def test_a_label_among_others_has_a_probability_of_its_own(method: str) -> None:
     model = bert("SequenceClassification", problem_type="multi_label_classification")

@@ -94,7 +94,7 @@ def _argument(kind: Any, metavar: str, words: str, default: Any = REQUIRED, show
     return Annotated[hint, typer.Argument(metavar=metavar, help=words, **settings)], default
 
 
-def _announced(model: str | None) -> str | None:
+def announced(model: str | None = None) -> str | None:
     """Write a line on a terminal before torch and the model are loaded, which takes seconds."""
     if sys.stderr.isatty():
         typer.echo("Loading the model …", err=True)
@@ -111,7 +111,7 @@ _FOLDER = "Folder or hub name."
 _PREDICTION = "the prediction"
 _text, _texts, _number, _path = (partial(_option, kind) for kind in (str, list[str], int, Path))
 _flag = partial(_option, bool, default=False)
-_model = partial(_text, "--model NAME", callback=_announced, is_eager=True)  # before options whose checks import torch
+_model = partial(_text, "--model NAME", callback=announced, is_eager=True)  # before options whose checks import torch
 _methods = partial(_texts, "--method -m NAME", callback=known_methods)
 _target = partial(_text, "--target -t CLASS", shown=_PREDICTION)
 

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from whyformer.cli._input import check_out
-from whyformer.cli._options import CommandArguments, takes
+from whyformer.cli._options import CommandArguments, announced, takes
 from whyformer.demo import SENTENCES
 from whyformer.extras import SHIPPED, require
 from whyformer.files import quiet
@@ -154,6 +154,7 @@ def demo(asked: CommandArguments) -> None:
     check_out(asked.out)
     report_out = asked.out.with_name(f"{asked.out.stem}-report.html")
     check_out(report_out)
+    announced()
     for number, (heading, view) in enumerate(screens(), start=1):
         typer.secho(f"{number}. {heading}", bold=True)
         view.show()

@@ -115,7 +115,6 @@ def serve(asked: CommandArguments) -> None:
     logging.basicConfig(format="%(name)s: %(message)s")  # errors in full; clients receive a short message
     token = token_for(asked.host, asked.token)
     results = Store(asked.store)
-    typer.echo("Loading models …", err=True)
     served = [served_model(name) for name in asked.model or []]
     if not served:
         with quiet():
@@ -158,7 +157,6 @@ def proxy(asked: CommandArguments) -> None:
         if made.telemetry.discarded:
             typer.echo(NOT_SET_UP, err=True)
     if asked.model is not None:
-        typer.echo("Loading the model …", err=True)
         citing.model, citing.processor = asked.load("language")
         citing.name = Path(asked.model).name or asked.model  # clients do not see the path of a folder
     run(made, asked.port, typer.echo)

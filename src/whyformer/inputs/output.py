@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from whyformer.capture.functions import plain_gradients, scalar_from
-from whyformer.errors import BadInput, NotOffered
+from whyformer.errors import BadInput, NotOffered, WhyformerError
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.checkpoint import processed
@@ -20,7 +20,7 @@ from whyformer.inputs.decoding import Continuation
 from whyformer.inputs.exchanges import has_answers
 from whyformer.inputs.families import class_names, number_of, says_tokens, task_of
 from whyformer.inputs.language import is_causal, places, spoken_at
-from whyformer.loan.borrow import RUNNING, known_about
+from whyformer.loan.borrow import RUNNING, known_about, modules_of
 from whyformer.loan.turns import Draws
 from whyformer.targets import answer_scalar, logits_of, part_of, wrapper
 
@@ -221,8 +221,27 @@ class Output:
             return {}
         if self.modality.classes:
             return dict(enumerate(self.modality.classes))
-        names = class_names(self.model)
+        names = class_names(self.model) or self._names_inside()
         return {0: "score"} if names == {0: "LABEL_0"} else names  # transformers' own name of a single number
+
+    def _names_inside(self) -> dict[int, str]:
+        """Return the class names of a classifier inside the model whose logits it returns unchanged."""
+        facts = known_about(self.model)
+        if "names inside" not in facts:
+            parts = [part for part in modules_of(self.model) if "Classification" in task_of(part) and class_names(part)]
+            facts["names inside"] = next((class_names(part) for part in parts if self._returns(part)), {})
+        names: dict[int, str] = facts["names inside"]
+        return names
+
+    def _returns(self, part: nn.Module) -> bool:
+        """Return whether the model's logits are those of a part, unchanged."""
+        seen: list[Tensor] = []  # the logits, and a copy, since a model may write over them
+        hook = part.register_forward_hook(lambda _, args, out: seen.extend([(t := logits_of(out)), t.clone()]))
+        with contextlib.suppress(WhyformerError), torch.no_grad(), hook:
+            self.setup_forwards += 1
+            logits = self.logits(self.batch.select([0]))
+            return len(seen) > 1 and seen[-2].data_ptr() == logits.data_ptr() and torch.equal(seen[-1], logits)
+        return False
 
     def name(self, index: int) -> str:
         """The label of one class, or the token of one id."""

@@ -309,8 +309,10 @@ class ScoredBatch:
             elif self.batch.spans and isinstance(self._wanted, list):  # spans of text, not classes
                 self._targets = self._wanted
             else:
+                before, labels = output.setup_forwards, output.labels
+                self.setup_forwards += output.setup_forwards - before
                 self._targets = resolve_targets(
-                    self._wanted, logits, output.labels, output.positions, output.token_id, output.independent
+                    self._wanted, logits, labels, output.positions, output.token_id, output.independent
                 )
         return self._targets
 
