@@ -67,6 +67,10 @@ def test_the_verdict_is_what_most_tests_say(debate: AttentionDebate) -> None:
     still = tuple(replace(t, tau_gradient=0.0, tau_loo=0.0, median_change=0.0, jsd=0.6) for t in debate.tests.inputs)
     against = replace(debate, tests=replace(debate.tests, inputs=still))
     assert against.verdict == "not supported" and against.findings()[0].level == "warning"
+    flat = tuple(replace(m, accuracy=0.8, low=0.7, high=0.9) for m in debate.copies.models)
+    most = tuple(replace(t, median_change=0.1 * (i % 2), tau_gradient=0.6 * (i % 2)) for i, t in enumerate(still))
+    unsure = replace(debate, tests=replace(debate.tests, inputs=most), copies=replace(debate.copies, models=flat))
+    assert (unsure.votes["warning"], unsure.votes["note"], unsure.verdict) == (1, 5, "inconclusive")
     few = replace(debate, tests=replace(debate.tests, inputs=still[:29]), copies=replace(debate.copies, validation=29))
     assert few.verdict == "inconclusive" and all(f.level == "note" for f in few.findings())
     assert sum("29 held-out" in f.text for f in few.findings()) == 7

@@ -104,14 +104,16 @@ def test_adversaries_look_further_away_the_larger_the_weight(found: RetrainedAtt
 
 def test_a_task_that_needs_no_attention(finder: Finder) -> None:
     """Are most signs positive? A mean over positions says so."""
-    x, _ = marked(60)
+    x, _ = marked(160)
     labels = (x[..., 1].sum(1) > 0).long().tolist()
     how = HOW | {"epochs": 10, "lambdas": (0.0,), "guide_epochs": 1}
-    result = wf.retrained_attention(finder, x, labels, start="fresh", validation=0.5, **how)
+    result = wf.retrained_attention(finder, x, labels, start="fresh", validation=0.75, **how)
     finding = result.findings()[0]
     assert result.named(UNIFORM).accuracy >= max(0.9, result.named(CONTROL).accuracy - 0.02)
     assert finding.level == "warning" and "does not need attention" in finding.text
-    assert (result.training, result.validation) == (30, 30)
+    assert (result.training, result.validation) == (40, 120)
+    few = replace(result, validation=30).findings()[0]  # the same accuracies, with wider intervals
+    assert few.level == "note" and "Inconclusive" in few.text
 
 
 def test_verdicts_are_no_larger_than_what_was_seen(finder: Finder) -> None:
@@ -129,6 +131,23 @@ def test_verdicts_are_no_larger_than_what_was_seen(finder: Finder) -> None:
     moved = [replace(m, jsd=0.5, tvd=0.4) if m.weight == 0.1 else m for m in result.models]
     paid = {f.title: f for f in replace(result, models=tuple(moved), chosen=0.0).findings()}
     assert "depend on each other" in paid["Model-consistent adversary"].text
+
+
+def test_copies_that_learned_less_than_the_model_decide_nothing(found: RetrainedAttention) -> None:
+    """An adversary far from the model's attention, and from its output, is no model with the same output."""
+    titles = ("Uniform attention", "Model-consistent adversary")
+    alike = [replace(m, jsd=0.6) if m.weight == found.chosen else m for m in found.models]
+    assert {f.title: f for f in replace(found, models=tuple(alike)).findings()}[titles[1]].level == "warning"
+    for accuracy, says in ((0.5, "most frequent class"), (0.8, "Worse than the model")):
+        short = {"accuracy": accuracy, "low": accuracy - 0.1, "high": accuracy + 0.1, "tvd": 0.3}
+        models = [replace(m, **short) if m.name == CONTROL or m.weight >= 0 else m for m in alike]
+        findings = {f.title: f for f in replace(found, models=tuple(models), majority=0.55).findings()}
+        for title in titles:
+            assert findings[title].level == "note" and says in findings[title].text
+            assert "too briefly" in findings[title].text
+    dearer = [replace(m, jsd=0.5, tvd=0.05) if m.weight == 1 else replace(m, jsd=0.1) for m in found.models]
+    undecided = replace(found, models=tuple(dearer), chosen=0.0).findings()[-1]
+    assert undecided.level == "note" and "inconclusive" in undecided.text
 
 
 def test_the_model_is_left_as_it_is(finder: Finder) -> None:

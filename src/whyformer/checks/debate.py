@@ -30,7 +30,7 @@ VERDICTS = {
     "supported": "more tests support attention as an explanation of this model than speak against it",
     "not supported": "more tests speak against attention as an explanation of this model than support it",
     "mixed": "as many tests support attention as an explanation of this model as speak against it",
-    "inconclusive": "no test is decided",
+    "inconclusive": "fewer than half of the tests are decided",
 }
 
 
@@ -65,7 +65,7 @@ class AttentionDebate(Result):
     def verdict(self) -> str:
         """Whether tests support attention as an explanation, by majority: a key of ``VERDICTS``."""
         votes = self.votes
-        if not votes["ok"] + votes["warning"]:
+        if 2 * votes["note"] > votes.total():
             return "inconclusive"
         lead = votes["ok"] - votes["warning"]
         return "supported" if lead > 0 else "not supported" if lead < 0 else "mixed"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whyformer.checks import training as fine_tuning
-from whyformer.checks.attention_rows import FAR, jsd, tvd
+from whyformer.checks.attention_rows import FAR, SMALL_CHANGE, jsd, tvd
 from whyformer.checks.exam import Finding, how_far_apart
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evidence import ENOUGH, difference_interval, share_interval, with_interval
@@ -29,7 +29,7 @@ from whyformer.views.view import view_of
 
 STARTS = ("model", "fresh")
 FEWEST = 10  # examples: with less, a split leaves nothing to measure on
-SLACK = 0.02  # TVD that an adversary may have beyond one that only imitates the output (λ = 0); accuracy: no loss
+SLACK = 0.02  # TVD that an adversary may have beyond one that only imitates the output (λ = 0)
 NAN = math.nan
 MODEL, CONTROL, UNIFORM = "the model", "retrained", "retrained, uniform attention"
 SEEDS = "retrained, other seed"
@@ -42,7 +42,7 @@ GUIDES = {  # name of the model → name of its accuracy in the finding
     "MLP, the adversary's attention": "adversary",
 }
 EVEN, _, _, OWN, _ = GUIDES
-BRIEF = "trained too briefly: give more epochs or a higher lr, and compare again."
+BRIEF = "trained too briefly: give more epochs, more examples or a higher lr, and compare again."
 
 
 @dataclass(frozen=True)
@@ -111,12 +111,10 @@ class RetrainedAttention(Result):
     def _uniform(self) -> Finding:
         control, uniform = self.named(CONTROL), self.named(UNIFORM)
         lost, low, high = self.lost(control, uniform)
-        level, meaning = "note", "Inconclusive: the difference is not significant."
-        if self.majority is not None and control.low <= self.majority:
-            meaning = f"No better than the most frequent class ({self.majority:.3f}): {BRIEF}"
-        elif low > 0:
+        level, meaning = "note", self._unlearned(control) or "Inconclusive: the difference is not significant."
+        if BRIEF not in meaning and low > 0:
             level, meaning = "ok", "The task needs attention, so tests of attention are meaningful here."
-        elif lost < SLACK:
+        elif BRIEF not in meaning and high < SMALL_CHANGE:
             level, meaning = "warning", "The task does not need attention, so attention maps explain little here."
         text = (
             f"Accuracy of a copy trained with uniform attention: {uniform.accuracy:.3f}; trained with its own "
@@ -124,6 +122,13 @@ class RetrainedAttention(Result):
         )
         numbers = {"uniform": uniform.accuracy, "control": control.accuracy, "lost": lost}
         return self._finding(level, "Uniform attention", text, meaning, numbers)
+
+    def _unlearned(self, twin: TrainedModel) -> str:
+        """What a copy falls short of that was trained too briefly; "" for others."""
+        model = self.named(MODEL)
+        if self.majority is not None and twin.low <= self.majority:
+            return f"No better than the most frequent class ({self.majority:.3f}): {BRIEF}"
+        return f"Worse than the model ({model.accuracy:.3f}): {BRIEF}" if self.lost(model, twin)[1] > 0 else ""
 
     def _seeds(self) -> tuple[Finding, ...]:
         copies = [m for m in self.models if m.name in (CONTROL, SEEDS)]
@@ -160,17 +165,19 @@ class RetrainedAttention(Result):
     def _adversary(self) -> Finding:
         chosen, first = self.named("adversary", self.chosen), self.adversaries[0]
         farthest = max(self.adversaries, key=lambda m: m.jsd)
-        level = "ok"
-        meaning = (
-            f"More different attention cost the output (λ = {farthest.weight:g}: JSD {farthest.jsd:.2f}, TVD "
-            f"{farthest.tvd:.3f}): attention and output depend on each other here."
-        )
-        if chosen.jsd >= FAR:
-            level = "warning"
-            meaning = "A model with different attention gives the same output: attention is not the only explanation."
+        at_cost = f"λ = {farthest.weight:g}: JSD {farthest.jsd:.2f}, TVD {farthest.tvd:.3f}"
+        level, meaning = "note", f"Whether more different attention costs the output is inconclusive ({at_cost})."
+        low, _ = difference_interval(np.asarray(farthest.tvd), np.asarray(first.tvd), self.validation)
+        if unlearned := self._unlearned(first):
+            meaning = f"The copy trained for the same output (accuracy {first.accuracy:.3f}): {unlearned}"
         elif farthest.jsd < FAR:
-            level = "note"
             meaning = f"The attention of no copy moved far (largest JSD {farthest.jsd:.2f}): {BRIEF}"
+        elif chosen.jsd >= FAR:
+            level = "warning"
+            meaning = "Different attention did not cost the output: attention is not the only explanation."
+        elif low > 0:
+            level = "ok"
+            meaning = f"More different attention cost the output ({at_cost}): they depend on each other here."
         text = (
             f"A copy was trained for the same output with different attention (λ = {chosen.weight:g}). Its attention "
             f"differs by {how_far_apart(chosen.jsd)}. Its probabilities differ by {chosen.tvd:.3f} (TVD; "
