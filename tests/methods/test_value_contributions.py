@@ -154,6 +154,8 @@ def test_a_row_that_nothing_comes_near_is_zero_not_nan() -> None:
         parts = contributions(site, block, "attn_res_ln")
         away = -1e-3 * parts.diagonal_BQE
         near = proximity(parts, away, 1)
+        across = parts.diagonal_BQE.flip(2) * torch.tensor([1.0, -1.0]).repeat(parts.diagonal_BQE.shape[2] // 2) * 1e6
+        assert not proximity(parts, across, 2).any()  # no more than the rounding of both norms
     model = CASES["bert"].build("sdpa")
     assert torch.isfinite(near).all()
     with torch.no_grad():  # a bias of the norm that drowns every contribution, and the residual, in itself

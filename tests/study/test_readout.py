@@ -135,13 +135,14 @@ def test_a_head_that_takes_no_plain_mean_is_noted(head: str) -> None:
     assert any("max-pooling" in warning for warning in found.warnings) == (head in LARGEST)
 
 
-@pytest.mark.parametrize("head", ["mean", "std", "logsumexp", "norm"])
+@pytest.mark.parametrize("head", ["mean", "std", "logsumexp", "norm", *LARGEST])
 def test_rows_that_are_all_alike_do_not_make_a_statistic_a_mean(head: str) -> None:
     """The mean over the batch is taken away, so all positions of a single input are alike."""
     model = seeded(lambda: Statistic(head))
     model.embed.register_forward_hook(lambda module, args, out: out - out.mean(0))
     (found,) = wf.explain(model, IDS, method="raw_attention", target=1)
-    assert any("plain mean" in warning for warning in found.warnings) == (head != "mean")
+    assert any("plain mean" in warning for warning in found.warnings) == (head in UNEVEN)
+    assert found.readout in {"mean over all positions", "mean of positions 0 to 9"}
 
 
 def test_a_head_that_reads_an_earlier_layer_is_refused_for_that_and_the_model_is_not_kept() -> None:

@@ -18,7 +18,7 @@ from tests.models.hf import ENCODER
 from tests.study.test_readout import maps_by_hand
 from tests.support.processors import tokenizer
 from tests.support.released import BEFORE_FIVE
-from whyformer.errors import AmbiguousLayout, BadInput, NotOverUnits, PartlyCaptured
+from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, NotOverUnits, PartlyCaptured
 
 SIZES: dict[str, Any] = {k: v for k, v in ENCODER.items() if k != "num_labels"} | {"pad_token_id": 0}
 IDS = {"input_ids": torch.tensor([[7, 12, 30, 45, 61, 8, 19, 77, 54, 23]])}
@@ -148,6 +148,17 @@ def test_hiding_one_more_position_says_it_as_the_model_does() -> None:
     with torch.no_grad():
         want = model(HIDDEN[:1], ~REAL[:1])[:, 0] - model(HIDDEN[:1].repeat(3, 1), fewer)[:, 0]
     np.testing.assert_allclose(found.scores, want, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["shap", "two_ended"])
+@pytest.mark.parametrize(("replace", "said"), [("attention_mask", "leaves an empty input"), (0, "NaN or infinite")])
+def test_an_input_of_which_nothing_is_left_has_no_scores(method: str, replace: Any, said: str) -> None:
+    """The first divides by the number of tokens that are not hidden, the second by that of tokens that are not 0."""
+    model = seeded(lambda: Hiding(hides=True))
+    if not replace:
+        model.embed.register_forward_hook(lambda module, args, out: out / (args[0] != 0).sum(1)[:, None, None])
+    with pytest.raises(NotOffered, match=said):
+        wf.explain(model, (HIDDEN[:1], ~REAL[:1]), method=method, target=0, replace=replace)
 
 
 class Weighted(nn.Module):

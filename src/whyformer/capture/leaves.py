@@ -73,7 +73,8 @@ class BeforeAttention(TorchFunctionMode):
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = func.__name__
-        self.over |= name in fn.ATTENTION or (name == "softmax" and out.ndim > 2)
+        # A softmax over weights of one query only pools.
+        self.over |= name in fn.ATTENTION or (name == "softmax" and out.ndim > 2 and min(out.shape[-2:]) > 1)
         if not torch.is_grad_enabled() and name in FOLLOWED and any(t.requires_grad for t in tensors_in(args)):
             self.unfollowed = name
         if not self.over and isinstance(out, Tensor):

@@ -311,8 +311,11 @@ def alti(run: Run, *, norm: Annotated[str, OneOf(*ORDERS)] = "l1") -> Attributio
     return read(run, product(layers), anatomy.record.sites[-1].first_query, layers)
 
 
+NEAREST = 1e-4  # of ‖y_i‖: differences of two norms that are smaller may be rounding
+
+
 def proximity(parts: Contributions, output_BQE: Tensor, order: int) -> BQK:
-    """max(0, ‖y_i‖ - ‖y_i - T_ij‖), a few query rows at a time.
+    """max(0, ‖y_i‖ - ‖y_i - T_ij‖), a few query rows at a time; a row of nothing but rounding is all zero.
 
     NOTE[DIFF] the authors' distance adds 1e-6 to every difference (torch's pairwise_distance); ours does not.
     """
@@ -320,7 +323,9 @@ def proximity(parts: Contributions, output_BQE: Tensor, order: int) -> BQK:
     for rows, vectors_BQKE in parts.rows():
         output = output_BQE[:, rows, None]
         distance = torch.linalg.vector_norm(output - vectors_BQKE, ord=order, dim=-1)
-        chunks.append((torch.linalg.vector_norm(output, ord=order, dim=-1) - distance).clamp(min=0))
+        size = torch.linalg.vector_norm(output, ord=order, dim=-1)
+        near = (size - distance).clamp(min=0)
+        chunks.append(near * (near.amax(2, keepdim=True) > NEAREST * size))
     return torch.cat(chunks, 1)
 
 

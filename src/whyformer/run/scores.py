@@ -36,6 +36,10 @@ UNCOMPARED = (
     "the rows that the head reads ({}) are those of the first input of this form: without gradients of the head (its "
     "backward pass raises an error, or there is none), they are not compared on each input."
 )
+UNMASKED = (
+    "the model runs on this input, but not with features of it masked: {}. It needs some of them as they are "
+    "(placeholders of sound or images, say), or another replace=."
+)
 LENGTHS = 32  # cached read-out rows, by length of the input
 
 
@@ -467,14 +471,14 @@ class ScoredBatch:
                     raise
                 _ = self.logits  # raises if the input itself is at fault
                 said = str(failure).split(" (in ")[0].split(", when it was run")[0]
-                raise NotOffered(
-                    f"the model runs on this input, but not with features of it masked: {said}. It needs some of them "
-                    "as they are (placeholders of sound or images, say)."
-                ) from failure
+                raise NotOffered(UNMASKED.format(said)) from failure
             if whole_first and self._logits is None:
                 self._see(logits[:1])
             parts.append(scalar_of(logits.float(), [self.targets[owner]] * chunk.size, self.reading))
-        return torch.cat(parts)
+        values = torch.cat(parts)
+        if not bool(torch.isfinite(values).all()):
+            raise NotOffered(UNMASKED.format("its output is NaN or infinite"))
+        return values
 
     def require_undisturbed(self, logits: Tensor, graph: bool) -> None:
         """Raise if the logits differ from those of a plain pass, for the first batch of each form."""

@@ -181,6 +181,7 @@ class Ending:
     result: Tensor
     picked: list[tuple[int, Tensor]] = field(default_factory=list)  # rows taken one by one, as in hidden[:, 0]
     maximum: bool = False  # the largest over the rows was taken
+    alike: bool = False  # all rows were equal, and were parted by noise
     combined: list[Tensor] = field(default_factory=list)  # (1, n, D) vectors of which a function made fewer
     weighed: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # vectors times weights, and these weights
 
@@ -198,8 +199,9 @@ class Ending:
         else:
             return
         by_row = isinstance(index, tuple) and len(index) > 1 and type(index[1]) is int and index[0] is not ...
-        if by_row and self._is_hidden(args[0]):
-            self.picked.append((index[1] % positions_of(self.site)[0], out))
+        rows = positions_of(self.site)[0]
+        if by_row and args[0].ndim == 3 and args[0].shape[1] == rows:
+            self.picked.append((index[1] % rows, out))
 
     def _see_pooling(self, name: str, operands: list[Tensor], out: Any) -> None:
         """Note vectors of rows that a function combines, and those that are multiplied by weights of their rows."""
@@ -235,21 +237,17 @@ class Ending:
         axes = map(self._row_axis, self.combined)
         return any(_differ(s[0].movedim(axis - 1, 0)) for s, axis in zip(slopes, axes, strict=True) if s is not None)
 
-    def _is_hidden(self, tensor: Tensor) -> bool:
-        """Whether a tensor holds a vector for each of the rows."""
-        return tensor.ndim == 3 and tensor.shape[1] == positions_of(self.site)[0]
-
     def reached(self, logits: Tensor) -> Reached:
         """The gradient at the result shows which rows reach the logits; that of a picked row, whether it was used."""
         taken = [(row, part) for row, part in self.picked if part.requires_grad]
         with torch.enable_grad():
             wanted = [self.result, *(part for _, part in taken), *self.combined]
             grad, *others = torch.autograd.grad(mixed_sum(logits), wanted, allow_unused=True)
-        if grad is None:
-            return Reached([], positions_of(self.site)[0], set())
         used = {row for (row, _), slope in zip(taken, others, strict=False) if slope is not None and slope.any()}
-        rows, uneven = reached_rows(self.site, grad), self._is_uneven(others[len(taken) :])
-        return Reached(rows, positions_of(self.site)[0], used, self.maximum, uneven)
+        count, uneven = positions_of(self.site)[0], self._is_uneven(others[len(taken) :])
+        rows = reached_rows(self.site, grad)
+        rows = [*range(count)] if rows and self.maximum and self.alike else rows
+        return Reached(rows, count, used, self.maximum, uneven)
 
 
 def _differ(rows: Tensor) -> bool:
@@ -271,8 +269,8 @@ class ReadoutFinder(Outline):
         out = super().__torch_function__(func, types, args, kwargs)
         if before == self.last and len(self.sites) == self.last + 1 and func.__name__ != "multi_head_attention_forward":
             torch.set_grad_enabled(True)
-            start = parted(self.sites[-1], out.detach()).requires_grad_()
-            self.ending = Ending(self.sites[-1], start)
+            start = parted(self.sites[-1], result := out.detach()).requires_grad_()
+            self.ending = Ending(self.sites[-1], start, alike=start is not result)
             return start.clone()  # models may write into it
         if self.ending is not None:
             self.ending.see(func.__name__, args, kwargs, out)
@@ -281,30 +279,24 @@ class ReadoutFinder(Outline):
 
 def readout_rows(run: Passes, last: int, variant: Batch | None = None) -> Reached:
     """Rows of site ``last`` that reach the logits, on a single input."""
-    finder = ReadoutFinder(1, run.names, last)
+    finder, logits = ReadoutFinder(1, run.names, last), None
     try:
         with torch.no_grad(), finder:
             logits = run(variant)
-    except RuntimeError as error:
-        if "nference" not in str(error) and "derivative" not in str(error):
+        unread = any(backward.fault for _, backward in backwards_of(run.modality.model))
+        if finder.ending is not None and logits.requires_grad and not unread:
+            return finder.ending.reached(logits)
+    except Exception as error:  # weights without gradients, or a backward pass of the head that raises whatever it does
+        unread = logits is not None or any(said in str(error) for said in ("nference", "derivative"))
+        if not unread or out_of_memory(error):
             raise
-        slots = set() if finder.ending is None else finder.ending.slots
-        return Reached(*silenced_rows(run, last, variant), slots)  # weights without gradients
-    ending, finder.ending = finder.ending, None
-    if ending is not None and any(backward.fault for _, backward in backwards_of(run.modality.model)):
-        return Reached(*silenced_rows(run, last, variant), ending.slots)
-    if ending is None or not logits.requires_grad:
+    if not unread:
         raise CaptureError(
             "the last captured attention does not reach the model's output. "
             "Check that the logits come from the same stream of tokens, without detach() or no_grad() in between "
             "(reentrant gradient checkpointing is such a no_grad(): turn it off, or pass use_reentrant=False)."
         )
-    try:
-        return ending.reached(logits)
-    except Exception as error:  # a function of the head has a backward pass that raises whatever it does
-        if out_of_memory(error):
-            raise
-        return Reached(*silenced_rows(run, last, variant), ending.slots)
+    return Reached(*silenced_rows(run, last, variant), set() if finder.ending is None else finder.ending.slots)
 
 
 def silenced_rows(run: Passes, last: int, variant: Batch | None) -> tuple[list[int], int]:

@@ -103,6 +103,8 @@ class Replaced(Filled):
         modality, units = run.modality, run.units[row]
         if replacement == "delete" and not modality.edits_text:
             raise BadInput("replace='delete' would change the positions of what is left: use replace=<token id>.")
+        if replacement == "attention_mask" and sum(map(len, players)) == len(units):
+            raise NotOffered(f"a mask that hides every token leaves an empty input: use {modality.in_place()}.")
         # Every variant would pay for padding: it is cut off where that changes nothing.
         one = run.batch.select([row])
         one = run.trimmed(one) if trim else one
