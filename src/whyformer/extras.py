@@ -37,7 +37,6 @@ def require(*modules: str, why: str) -> None:
 
 
 def command_for(*modules: str) -> str:
-    """Return the command that installs these libraries."""
     extras = ",".join(dict.fromkeys(LIBRARIES[name][1] for name in modules if LIBRARIES[name][1]))
     wanted = [f"'whyformer[{extras}]'"] if extras else []
     wanted += [library for library, extra in map(LIBRARIES.__getitem__, modules) if not extra]
@@ -45,7 +44,6 @@ def command_for(*modules: str) -> str:
 
 
 def installed(module: str) -> bool:
-    """Return whether a library is installed, without importing it."""
     if module in sys.modules:
         return sys.modules[module] is not None
     try:

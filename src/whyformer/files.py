@@ -209,7 +209,6 @@ def readable_file(value: Any, what: str = "file", name: str = "path") -> Path:
 
 
 def readable_folder(value: Any, what: str) -> Path:
-    """A folder that is there."""
     path = path_of(value, "folder")
     if is_file(path):
         raise BadInput(f"{str(path)!r} is a file: give the folder that it is in.")

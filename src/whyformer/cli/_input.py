@@ -227,7 +227,6 @@ def object_from(target: str | None) -> Any:
 
 
 def number_or_word(text: str) -> int | str:
-    """Return the text as a whole number if it is one, else as it is."""
     return int(text) if NUMBER.fullmatch(text) else text
 
 
@@ -357,7 +356,6 @@ def rows_of(path: Path | None, table: Any, size: int) -> Any:
 
 
 def chosen_rows(path: Path | None, model: str | None, numbers: list[int]) -> tuple[Any, list[Any], list[str]]:
-    """Return an Explainer, the rows, and their titles."""
     from whyformer.verbs import Explainer
 
     loaded, table = load_table(model)

@@ -49,7 +49,6 @@ def known_methods(value: Any) -> Any:
 
 
 def known_metrics(value: Any) -> Any:
-    """Raise for unknown metrics before a model is loaded."""
     from whyformer.registry import get_metric
 
     for name in value or []:
@@ -68,8 +67,6 @@ def secret(value: str | None) -> str | None:
 
 
 def _one_of(*names: str) -> Callable[[str], str]:
-    """Return a callback that raises for other values."""
-
     def check(value: str) -> str:
         if value not in names:
             raise typer.BadParameter(f"{value!r} is not one of {', '.join(names)}")
@@ -102,7 +99,6 @@ def announced(model: str | None = None) -> str | None:
 
 
 def _file(flag: str, words: str, endings: tuple[str, ...]) -> tuple[Any, Any]:
-    """Return the option of a file to write, with one of these endings."""
     return _option(Path, f"{flag} FILE", words, dir_okay=False, callback=lambda value: check_out(value, endings, flag))
 
 
@@ -404,17 +400,14 @@ class CommandArguments(SimpleNamespace):
         self.settings |= options_from(given.get("option") or [])
 
     def explain(self, explainer: Any, inputs: Any) -> Any:
-        """Explain inputs by the methods of --method, or the default one."""
         return explainer.explain(inputs, method=self.method or None, **self.settings)
 
     def explainer(self, kind: str) -> Any:
-        """Load the model of --model for a kind of command."""
         from whyformer.verbs import Explainer
 
         return Explainer(*self.load(kind))
 
     def load(self, kind: str) -> tuple[Any, Any]:
-        """Load the model of --model and its processor."""
         return load(kind, self.model, self.trust_remote_code)
 
     def load_any(self, shipped: str = "text", tables: bool = False) -> tuple[Any, Any, str]:

@@ -160,7 +160,6 @@ def attention(asked: CommandArguments) -> None:
 
 
 def _inputs(asked: CommandArguments, kind: str) -> dict[str, Any]:
-    """Return inputs by title."""
     given = asked.inputs or []
     if kind == "image" and asked.model is None and not given:
         return {"a drawn cat": drawn_faces()["a drawn cat"]}
@@ -214,7 +213,6 @@ class _Maps:
         return self.units if keys == len(self.units) else None
 
     def result(self, layer: int | None, head: Any) -> AttentionMaps:
-        """Return labels and matrices of one layer, or of all."""
         from whyformer.results.types import AttentionMaps, SiteMap
         from whyformer.views.attention_view import attention_map
 

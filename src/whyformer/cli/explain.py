@@ -393,7 +393,6 @@ def _prompt(tokenizer: Any, question: str, system: str | None, answer: str | Non
 
 
 def _documents(folder: Path) -> dict[str, str]:
-    """Return texts by file name, sorted by name."""
     if not folder.is_dir():
         raise BadInput(f"--docs: there is no folder {str(folder)!r}.")
     texts = {}

@@ -111,7 +111,6 @@ for _file, _names in COMMANDS.items():
 
 
 def main() -> None:
-    """Entry point of ``whyformer`` and ``python -m whyformer``."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # terminals that cannot print ▃ get a question mark, not a crash

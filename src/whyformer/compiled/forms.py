@@ -252,7 +252,6 @@ def bucket(length: int) -> int:
 
 
 def longest_of(modality: Modality) -> int | None:
-    """Return how many positions the model takes, None if that is not known."""
     config = getattr(modality.model, "config", None)
     limit: int | None = modality.max_length() if hasattr(modality, "max_length") else None
     if limit is None and is_rotary(config):  # positions are computed, not looked up

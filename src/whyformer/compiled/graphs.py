@@ -93,7 +93,6 @@ class Graphs:
         return table
 
     def clear(self) -> None:
-        """Drop all graphs and free their memory."""
         self.forms.clear()
         self._limits.clear()
         self._borrowed, self._holders, self._places, self._layouts, self._pool = None, [], [], [], None

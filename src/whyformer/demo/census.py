@@ -10,7 +10,6 @@ from whyformer.demo import model_folder
 
 
 def rows_file() -> Path:
-    """The shipped rows, as CSV."""
     return model_folder("adult") / "rows.csv"
 
 

@@ -187,7 +187,6 @@ def checked_labels(labels: Any, size: int) -> list[Any]:
 
 
 def labels_at(labels: list[Any] | None, rows: Sequence[int]) -> list[Any] | None:
-    """The labels of some inputs, where there are any."""
     return None if labels is None else [labels[row] for row in rows]
 
 

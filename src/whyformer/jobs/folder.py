@@ -126,7 +126,6 @@ Entry = tuple[Row, int, Explanation]  # row, which of its explanations
 
 
 def table_of(entries: Sequence[Entry]) -> Any:
-    """Explanations as a table of Arrow."""
     pa = arrow(WHY)
     columns: dict[str, Sequence[Any]] = {
         "row_id": [row.id for row, _, _ in entries],
@@ -343,7 +342,6 @@ def part_file(folder: Path, part: int, kind: str = EXPLANATIONS) -> Path:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest: the parameters of the job."""
     path = folder / MANIFEST
     if not is_file(path):
         raise BadInput(f"{str(folder)!r} is not an explained dataset: it has no {MANIFEST}.")

@@ -141,8 +141,6 @@ AHEAD = 2  # parts that are ready before the model is
 
 
 def run_here(worker: Worker, parts: Iterator[Part], commit: Callable[[Written], object]) -> None:
-    """Explain parts one after the other, and commit each as it is done."""
-
     def ready() -> Prepared | None:
         part = next(parts, None)
         return None if part is None else worker.prepared(part)

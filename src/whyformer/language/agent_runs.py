@@ -139,7 +139,6 @@ def _call(where: str, call: Any) -> dict[str, Any]:
 
 
 def parts_of(run: AgentRun) -> list[RunPart]:
-    """Return what is in each message, in order."""
     parts = [
         RunPart(DEFINITIONS, DEFINITION, json.dumps(tool, ensure_ascii=False), str(_named(tool))) for tool in run.tools
     ]
@@ -287,7 +286,6 @@ def documents_in(text: str, role: str) -> list[Span]:
 
 
 def _elements(text: str) -> list[Span]:
-    """Return the elements of a JSON list."""
     at, spans = text.find("["), list[Span]()
     if at < 0 or text[:at].strip():
         return []
@@ -306,5 +304,4 @@ def _elements(text: str) -> list[Span]:
 
 
 def sentences_in(text: str, span: Span) -> list[Span]:
-    """Return the sentences of a part of a text, as characters of the text."""
     return [(span[0] + start, span[0] + end) for start, end in sentences(text[slice(*span)])]

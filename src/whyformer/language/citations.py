@@ -399,7 +399,6 @@ def prompt_with(
 
 
 def _requested(remote: Any, prompt: str, tokens: int) -> str:
-    """Return what a model behind a server writes."""
     if not hasattr(remote, "generate"):
         raise NotOffered(f"{named(remote)} has no generate(prompt, tokens): give answer=.")
     return str(remote.generate(prompt, tokens)).rstrip()

@@ -333,7 +333,6 @@ def refuse(modality: Modality) -> None:
 
 
 def head_counts(run: Run) -> tuple[int, ...]:
-    """The number of heads of each attention call."""
     return tuple(site.heads for site in run.record(grad=True, values=True).sites)
 
 

@@ -242,7 +242,6 @@ class ExampleTable:
         self.whole_E, self.none_E = numbers([e.whole for e in examples]), numbers([e.none for e in examples])
 
     def batch(self, rows: Sequence[int] | Array) -> Padded:
-        """These examples, padded."""
         at = torch.as_tensor(np.asarray(rows), device=self.starts.device)
         place_U = torch.arange(int(self.lengths[rows].max()), device=at.device)
         there_BU = place_U < self.lengths_on[at, None]
@@ -259,7 +258,6 @@ class ExampleTable:
         )
 
     def batches(self) -> Iterator[Padded]:
-        """All of them, in order."""
         for start in range(0, len(self.lengths), STEP):
             yield self.batch(np.arange(start, min(start + STEP, len(self.lengths))))
 

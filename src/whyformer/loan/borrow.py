@@ -88,7 +88,6 @@ class Loan:
         return parts, members
 
     def known_at(self, place: tuple[Any, Any]) -> Known:
-        """Return the facts known for these marks and arguments."""
         if place not in self.facts:
             self.facts[place] = self.known if place == self.place else Known()
         self.facts.move_to_end(place)
@@ -253,7 +252,6 @@ def share_known(model: nn.Module, copy: nn.Module) -> None:
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
-    """All modules of a model."""
     loan = loan_of(model)
     return (loan.lent or loan.present(model)[1]).modules
 

@@ -220,7 +220,6 @@ def variables_of(kinds: Iterable[type]) -> dict[str, Variable]:
 
 
 def current(variables: Mapping[str, Variable]) -> dict[str, Any]:
-    """Return the values that variables have now."""
     return {label: variable.value() for label, variable in variables.items()}
 
 

@@ -248,7 +248,6 @@ class Session:
         return study
 
     def part(self, rows: Sequence[int]) -> Batch:
-        """Some of the inputs."""
         if not self.at_once:
             targets = [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
             batch = self.modality.located(hidden_padding(self.modality, self.source.batch(rows)), targets)

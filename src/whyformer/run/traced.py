@@ -91,7 +91,6 @@ class TracedBatch(ScoredBatch):
         return KeptPass() if own is None else own
 
     def require_one_input(self) -> None:
-        """Raise if the model has several streams of input."""
         if self.modality.multi_input:
             raise NotOffered(
                 "gradients at the input are taken with respect to one tensor, and this model has several streams of "

@@ -285,7 +285,6 @@ def _permutation(explainer: CoreExplainer, inputs: Any, seed: int, progress: boo
 
 
 def _answers(inputs: Any, target: str | None) -> Any:
-    """The column of answers, if the rows have one."""
     if not target:
         return None
     if hasattr(inputs, "columns"):

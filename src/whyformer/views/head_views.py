@@ -35,7 +35,6 @@ def head_scale(maps: Iterable[Array], signed: bool = False, meaning: str = "scor
 
 
 def head_maps(maps: Sequence[tuple[str, Array]], title: str, *, signed: bool = False, meaning: str = "score") -> View:
-    """Draw several maps on one scale."""
     scale = head_scale([scores for _, scores in maps], signed, meaning)
     panels = tuple(Panel((head_map(scores, scale),), name) for name, scores in maps)
     return View(title, panels, columns=len(maps), legend=scale)

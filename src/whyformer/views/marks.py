@@ -277,7 +277,6 @@ class Reading:
     scale: Scale
 
     def scored(self) -> list[Piece]:
-        """Pieces with a score, in their order."""
         passages = [passage for part in self.parts for passage in part.passages]
         return [piece for passage in passages for piece in passage.pieces if piece.score is not None]
 

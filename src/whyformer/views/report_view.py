@@ -42,7 +42,6 @@ def checkup_page(checkup: Any) -> Page:
 
 
 def findings_of(findings: Iterable[Any]) -> list[Terms]:
-    """Findings, warnings first."""
     found = list(findings)
     by_level = {level: tuple(Fact(f.title, f.text) for f in found if f.level == level) for level in HEADINGS}
     return [Terms(facts, HEADINGS[level], level=level) for level, facts in by_level.items() if facts]

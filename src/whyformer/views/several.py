@@ -245,7 +245,6 @@ def _cause(trace: Any) -> tuple[Fact, ...]:
 
 
 def source_name(trace: Any, number: int) -> str:
-    """Return where a source is."""
     source = trace.sources[number]
     if source.step is not None:
         return f"step {source.step}, {source.role}"

@@ -27,7 +27,6 @@ ROW = 0.2  # height of a bar's line
 
 
 def figure(page: Page) -> Any:
-    """A matplotlib Figure with everything on the page."""
     page = in_symbols(page)
     sheet = Sheet(max((_width(view) for view in page.views), default=7.0))
     known = drawing.characters_drawn()

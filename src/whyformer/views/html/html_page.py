@@ -27,7 +27,6 @@ SENTENCE = re.compile(r"(?<=[.)])\s+(?=[A-Z])")
 
 
 def document(page: Page, asks: bool = False) -> str:
-    """A whole page."""
     title = page.title or (page.views[0].title if page.views else "whyformer")
     return (
         # "only": browsers that darken pages by themselves would turn the colour scales over.
@@ -49,7 +48,6 @@ def framed(page: Page) -> str:
 
 
 def fragment(page: Page) -> str:
-    """The body of a page, with its style."""
     parts = [f"<style>{STYLE}</style>", '<main class="wf">']
     # A single view has its title below; screen readers look for one of the first rank.
     parts.append(f"<h1>{escape(page.title)}</h1>" if page.title else '<h1 class="wf-heard">whyformer</h1>')

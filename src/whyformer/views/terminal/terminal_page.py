@@ -70,7 +70,6 @@ SHADE_WORDS = {
 
 
 def show(page: Page) -> None:
-    """Print a page."""
     put(PageOnTerminal(page))
 
 
