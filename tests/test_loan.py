@@ -230,13 +230,9 @@ def add_hook(model: Any) -> None:
 CHANGES: list[Callable[[Any], None]] = [change_attribute, change_buffer, change_module, change_setting, add_hook]
 
 
-@pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("method", ["generic_attention", "attention_rollout"])
-def test_a_changed_model_is_studied_anew(
-    change: Callable[[Any], None], method: str, later: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(borrow, "LATER_ON", {"cpu"} if later else set())  # as on a GPU, which is at work meanwhile
+def test_a_changed_model_is_studied_anew(change: Callable[[Any], None], method: str) -> None:
     model, fresh = reader(), reader()
     change(fresh)
     (expected,) = wf.explain(fresh, IDS, method=method, target=1)
@@ -246,39 +242,6 @@ def test_a_changed_model_is_studied_anew(
     for found in (explainer.explain(IDS, method=method, target=1), wf.explain(model, IDS, method=method, target=1)):
         np.testing.assert_allclose(found[0].scores, expected.scores, atol=1e-6)
     assert not np.allclose(before.scores, expected.scores, atol=1e-3)
-
-
-def test_an_error_of_what_was_known_of_another_model_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes wrong on the way may be the fault of facts that hold no more: it is tried again with new ones."""
-    monkeypatch.setattr(borrow, "LATER_ON", {"cpu"})
-    model, record, told = reader(), Run.record, list[str]()
-    (before,) = wf.explain(model, IDS, method="generic_attention", target=1)
-
-    def fails_once(self: Run, **how: Any) -> Any:
-        if not told:
-            told.append("no")
-            raise NotOffered("no")
-        return record(self, **how)
-
-    monkeypatch.setattr(Run, "record", fails_once)
-    with pytest.raises(NotOffered, match="no"):  # of the model that is known, it is
-        wf.explain(model, IDS, method="generic_attention", target=1)
-    told.clear()
-    change_attribute(model)
-    (after,) = wf.explain(model, IDS, method="generic_attention", target=1)
-    assert told and not np.allclose(before.scores, after.scores, atol=1e-3)
-
-
-def test_a_model_that_is_looked_at_later_runs_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, passes = reader(), list[int]()
-    wf.explain(model, IDS, method="generic_attention", target=1)
-    model.head.register_forward_hook(lambda *_: passes.append(1))
-    for later in (set[str](), {"cpu"}):
-        monkeypatch.setattr(borrow, "LATER_ON", later)
-        wf.explain(model, IDS, method="generic_attention", target=1)
-        passes.clear()
-        wf.explain(model, IDS, method="generic_attention", target=1)
-        assert len(passes) == 1
 
 
 def test_a_changed_config_is_studied_anew() -> None:

@@ -24,7 +24,7 @@ from whyformer.inputs.language import require_next_token
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.units import SIZES, token_sentences
 from whyformer.loan.backwards import refuse_without_gradients
-from whyformer.loan.borrow import Changed, argument_name, borrowed, called_with, refresh
+from whyformer.loan.borrow import argument_name, borrowed, called_with, refresh
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.loan.turns import Draws
 from whyformer.parameters import (
@@ -220,10 +220,7 @@ class CoreExplainer(LoadedModel):
                 made = Explanations(e for answer in answers for e in _made(question, *answer))
                 one = made[0] if source.single else made
                 return one if method is None or isinstance(method, str) else ByMethod({chosen[0].name: one})
-        try:
-            session, results = self._explained(source, chosen, settings, arguments, later=len(chosen) == 1)
-        except Changed:
-            session, results = self._explained(source, chosen, settings, arguments)
+        session, results = self._explained(source, chosen, settings, arguments)
         if passes is not None:  # said in place of "the default": what was asked
             unnamed = {AUTO} if len(names) > 1 else set(results) if names[0] in (None, AUTO) else set()
             for name in unnamed & results.keys():
@@ -280,11 +277,11 @@ class CoreExplainer(LoadedModel):
         return choices[0] if others else AUTO
 
     def _explained(
-        self, source: Source, chosen: list[Method], settings: Settings, arguments: dict[str, Any], later: bool = False
+        self, source: Source, chosen: list[Method], settings: Settings, arguments: dict[str, Any]
     ) -> tuple[Session, dict[str, list[Explanation]]]:
-        """One explanation per input, by method. later: see ``borrowed``."""
+        """One explanation per input, by method."""
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
-        with borrowed(self.model, self.marks, later):
+        with borrowed(self.model, self.marks):
             session: Session | None = None
             try:
                 session = Session(self, source, **arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -377,3 +377,8 @@ def _load(package: str, group: str) -> None:
 def constant(forwards: float, backwards: float) -> Callable[..., Passes]:
     """The cost of a method that takes the same passes whatever the input."""
     return lambda units, **options: (forwards, backwards)
+
+
+# The usual kinds of methods: attention alone, the same for every class; gradients of the explained class.
+one_forward = partial(method, cost=constant(1, 0), cost_text="1 forward", signed=False, class_specific=False)
+one_backward = partial(method, cost=constant(1, 1), cost_text="1 forward + 1 backward", class_specific=True)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from whyformer.errors import NotOffered
-from whyformer.loan.borrow import known_about, loan_of, module_names, modules_of, require_known
+from whyformer.loan.borrow import known_about, loan_of, module_names, modules_of
 from whyformer.loan.quantised import (
     Backward,
     backward_of,
@@ -124,7 +124,6 @@ def with_weights(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     layers = outermost([*linear, *quantised_layers(model)])
     if not layers:
         return contextlib.nullcontext()
-    require_known(model)  # now: a forward that is written out would be taken for a change
     return written_out(layers, _compute_type(model))
 
 
@@ -142,7 +141,6 @@ def with_activations(model: nn.Module) -> contextlib.AbstractContextManager[None
         facts[with_activations] = {k: f for k, m in applied.items() if (f := _torch_activation(m)) is not None}
     if not (known := facts[with_activations]):
         return contextlib.nullcontext()
-    require_known(model)
     return with_forwards((layer, known[type(layer)]) for layer in modules_of(model) if type(layer) in known)
 
 

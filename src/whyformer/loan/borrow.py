@@ -33,7 +33,6 @@ Marks = tuple[tuple[nn.Module, str, Any], ...]  # whose output is an attention m
 IS_META, COMPILED = attrgetter("is_meta"), attrgetter("_compiled_call_impl")
 VISIBLE = {None, "sdpa", "eager"}
 NO_TOKEN = -1  # stands for the padding token of a model that names none
-LATER_ON = {"cuda"}  # devices that are at work while Python looks whether a model is what it was
 REMEMBERED = 64  # facts about one model: its forms of input
 UNMARKED = ((), "")  # the place of a plain call
 
@@ -73,7 +72,6 @@ class Loan:
     parts: Parts | None = None  # as they were found last
     guard: Guard | None = None  # the traits, to be compared at a look
     lent: Members | None = None  # while it is borrowed
-    unlooked: bool = False  # whether it is what it was is still to be asked
     changes: int = 0  # how often it was found to be another than before
     weights: Weights | None = None  # as they were when facts were found; None: look at the model anew
     stands_alone: bool = False  # its passes talk with no other process, collectives aside
@@ -121,17 +119,6 @@ class Loan:
             return False
         self.guard = Guard(modules, traits, self.states)
         return True
-
-    def looked(self) -> bool:
-        """Whether the model was unchanged, where that check was deferred."""
-        if not self.unlooked or self.lent is None or self.guard is None:
-            return not self.unlooked
-        self.unlooked = False
-        return self.guard.holds(self.lent.modules, self.states) or self.holds(self.lent.modules)
-
-
-class Changed(Exception):
-    """The model has changed since it was last checked: results computed meanwhile must not be used."""
 
 
 _LOANS: dict[int, tuple[weakref.ref[nn.Module], Loan]] = {}  # by identity, as turns are
@@ -234,12 +221,6 @@ def is_as_borrowed(model: nn.Module, borrowed: Borrowed) -> bool:
     return (loan.guard is not None and loan.guard.holds(modules, loan.states)) or loan.holds(modules)
 
 
-def require_known(model: nn.Module) -> None:
-    """Raise Changed if a borrowed model is not what it was taken for; called while a GPU is busy."""
-    if not loan_of(model).looked():
-        raise Changed
-
-
 def share_known(model: nn.Module, copy: nn.Module) -> None:
     """Copy what is known about a model to a copy of it, which may have other weights."""
     loan, facts = loan_of(copy), known_about(model)
@@ -327,14 +308,8 @@ _OUT: list[Handed] = []  # loans of all threads that are out
 
 
 @contextlib.contextmanager
-def borrowed(  # noqa: PLR0915 (all that is put back)
-    model: nn.Module, marks: Marks = (), later: bool = False
-) -> Iterator[None]:
-    """Hold the model's lock, with the model ready to be explained.
-
-    later: on a GPU, whether it is what it was may be asked when that is at work (``require_known``); whatever comes out
-    of the ``with`` is ``Changed`` if it was not.
-    """
+def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PLR0915 (all that is put back)
+    """Hold the model's lock, with the model ready to be explained."""
     if RUNNING.passes:
         raise NotOffered(
             "a model that is being explained calls whyformer in its own forward: the two would see each other's "
@@ -361,11 +336,7 @@ def borrowed(  # noqa: PLR0915 (all that is put back)
             hidden = [c for c in configs if getattr(c, "_attn_implementation", None) not in VISIBLE]
             # Such a model takes one input at a time; with an id that no token has, several of one length.
             unnamed = [model.config] if names_no_padding(model) else []
-            # Nothing that is compared may be changed before it is.
-            unlooked = later and loan.lent is None and loan.guard is not None and not (marks or hidden or unnamed)
-            unlooked = unlooked and bool(parameters) and parameters[0].device.type in LATER_ON
-            same = loan.lent is not None or unlooked
-            same = same or (loan.guard is not None and loan.guard.holds(modules, loan.states))
+            same = loan.lent is not None or (loan.guard is not None and loan.guard.holds(modules, loan.states))
             written = loan.lent is None and loan.weights != weights_of(parameters)
             if written or (not same and not loan.holds(modules)):
                 loan.forget(lent := traits_of(modules), modules)
@@ -374,8 +345,6 @@ def borrowed(  # noqa: PLR0915 (all that is put back)
                 handed.offloaded = [(m, n, p.requires_grad) for m in modules for n, p in offloaded(m)]
             place = loan.place
             changes: Changes = [(loan, "lent", members)]
-            if unlooked:
-                changes.append((loan, "unlooked", True))
             if marks:
                 key = tuple((id(module), layout) for module, layout, _ in marks)
                 place = (key, "")
@@ -403,14 +372,6 @@ def borrowed(  # noqa: PLR0915 (all that is put back)
                     stack.enter_context(torch.compiler.set_stance("force_eager"))
                 # Refuse a model that talks with another process by itself, until a pass has shown that it does not.
                 watch = stack.enter_context(NoStage()) if BESIDE_OTHERS() and not loan.stands_alone else None
-
-                def refuse_changed(kind: Any, error: BaseException | None, trace: Any) -> None:
-                    """Raise Changed in place of a result or an error, if the model was not what it was taken for."""
-                    if (error is None or isinstance(error, Exception)) and not loan.looked():
-                        raise Changed from error
-
-                if unlooked:
-                    stack.push(refuse_changed)
                 yield
             if watch is not None:
                 loan.stands_alone = watch.computed

@@ -32,20 +32,16 @@ from whyformer.engines.perturbation.variants import (
 from whyformer.evidence import ABOUT_95, difference_interval
 from whyformer.inputs.table_reference import baselines_of
 from whyformer.parameters import Hold, Limits, OneOf, Replacement
-from whyformer.registry import Passes, constant, guides, method
+from whyformer.registry import Passes, guides, method, one_forward
 from whyformer.run import Attribution, Run
 from whyformer.shapes import Array
 
 # Random scores: a reference that every method should beat.
 
 
-@method(
+@one_forward(
     paper="a baseline, no paper",
     needs=set(),
-    cost=constant(1, 0),
-    cost_text="1 forward",
-    signed=False,
-    class_specific=False,
     meaning="random numbers, as a reference for other methods",
 )
 def random(run: Run) -> Attribution:

@@ -23,19 +23,16 @@ from whyformer.engines.attention.chain import (
 )
 from whyformer.errors import NotOffered
 from whyformer.parameters import OneOf, Place, Places
-from whyformer.registry import constant, method
+from whyformer.registry import one_backward
 from whyformer.results.types import Site
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
 
 
-@method(
+@one_backward(
     paper="weights: Serrano & Smith 2019, arXiv:1906.03731; clamped: Chefer, Gur & Wolf 2021; readings: Mylonas 2022",
     needs={"attention_gradients"},
-    cost=constant(1, 1),
-    cost_text="1 forward + 1 backward",
     signed=False,
-    class_specific=True,
     folds=readable_folded,
     meaning="attention × gradient, positive part",
     space="gradient",
@@ -64,14 +61,11 @@ def attention_x_gradient(
 SIGNED_HEADS = HeadFusion(lambda attention, gradient: (attention * gradient).sum(1), gradient=True)
 
 
-@method(
+@one_backward(
     paper="attention attribution, one point of its path: Hao et al. 2021 (AAAI), arXiv:2004.11207; summed over layers "
     "as AttCAT: Qiang et al. 2022 (NeurIPS)",
     needs={"attention_gradients"},
-    cost=constant(1, 1),
-    cost_text="1 forward + 1 backward",
     signed=True,
-    class_specific=True,
     folds=lambda **options: True,
     meaning="value vector × gradient, summed over attention layers",
 )
@@ -128,13 +122,10 @@ def _over_streams(
     return torch.cat([handed.get(stream, keep_BN.float() * 0) for stream, keep_BN in keep.items()], 1), count
 
 
-@method(
+@one_backward(
     paper="Barkan et al. 2021 (CIKM), arXiv:2204.11073",
     needs={"attention_gradients"},
-    cost=constant(1, 1),
-    cost_text="1 forward + 1 backward",
     signed=False,
-    class_specific=True,
     folds=lambda **options: True,
     meaning="attention × positive gradient, averaged over layers and heads",
     compiles=True,
@@ -181,13 +172,10 @@ def grad_sam(
 REGIONS = ("all", "row", "row_units")
 
 
-@method(
+@one_backward(
     paper="Chefer, Gur & Wolf 2021 (CVPR), baseline, arXiv:2012.09838; after Selvaraju et al. 2017, arXiv:1610.02391",
     needs={"attention_gradients"},
-    cost=constant(1, 1),
-    cost_text="1 forward + 1 backward",
     signed=False,
-    class_specific=True,
     meaning="attention of one layer, heads weighted by their mean gradient",
     compiles=True,
 )

@@ -16,7 +16,7 @@ from whyformer.engines.attention import maps as mapped
 from whyformer.errors import BadInput, NotOffered
 from whyformer.methods.value_contributions import mixing_ratio
 from whyformer.parameters import Limits, OneOf, Place, Share
-from whyformer.registry import constant, method
+from whyformer.registry import constant, method, one_backward, one_forward
 from whyformer.run import Attribution, Run
 from whyformer.shapes import AnyBQK, Array
 from whyformer.study.schedule import Schedule
@@ -181,13 +181,9 @@ class FlowNetwork:
         return float(maximum_flow(self.graph, 0, self.graph.shape[0] - 1).flow_value / SCALE)
 
 
-@method(
+@one_forward(
     paper="Bahdanau, Cho & Bengio 2015, arXiv:1409.0473; readings after Gorishniy 2021, Borisov 2022, Mylonas 2022",
     needs={"attention"},
-    cost=constant(1, 0),
-    cost_text="1 forward",
-    signed=False,
-    class_specific=False,
     rowwise=lambda *, read, **options: read == "row",
     folds=chains.readable_folded,
     meaning="attention weights at the output position",
@@ -219,13 +215,9 @@ def raw_attention(
     return chains.read_layers(run, chains.attention_heads(heads), layers, read, streams=True)
 
 
-@method(
+@one_forward(
     paper="Abnar & Zuidema 2020, arXiv:2005.00928",
     needs={"attention"},
-    cost=constant(1, 0),
-    cost_text="1 forward",
-    signed=False,
-    class_specific=False,
     rowwise=lambda *, discard, **options: not discard,
     folds=lambda *, discard, residual, **options: not discard and not isinstance(residual, str),
     meaning="attention combined across layers, the same for every class",
@@ -281,13 +273,10 @@ def _rolled_out(
     return mapped.rollout_relevance(schedule, *mapped.own_and_cross(schedule, maps, keep, mix), keep)
 
 
-@method(
+@one_backward(
     paper="Gildenblat 2020, github.com/jacobgil/vit-explain",
     needs={"attention_gradients"},
-    cost=constant(1, 1),
-    cost_text="1 forward + 1 backward",
     signed=False,
-    class_specific=True,
     folds=lambda *, discard, **options: not discard,
     meaning="attention rollout of gradient-weighted attention",
     space="rollout",
@@ -321,13 +310,10 @@ def gradient_rollout(
     )
 
 
-@method(
+@one_backward(
     paper="Chefer, Gur & Wolf 2021 (ICCV), arXiv:2103.15679",
     needs={"attention_gradients"},
-    cost=constant(1, 1),
-    cost_text="1 forward + 1 backward",
     signed=False,
-    class_specific=True,
     folds=lambda **options: True,
     meaning="gradient-weighted attention, combined across layers",
     space="rollout",

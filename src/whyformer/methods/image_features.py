@@ -16,18 +16,15 @@ from whyformer.errors import BadInput
 from whyformer.extras import require
 from whyformer.inputs.image import patch_index, patch_masks
 from whyformer.parameters import Count, OneOf, Place, Share, Weight
-from whyformer.registry import Passes, constant, method
+from whyformer.registry import Passes, method, one_backward
 from whyformer.run import Attribution, Run
 from whyformer.targets import scalar_of
 
 
-@method(
+@one_backward(
     paper="Selvaraju et al. 2017, arXiv:1610.02391; on ViT: Gildenblat 2021, github.com/jacobgil/pytorch-grad-cam",
     needs={"input_gradients"},
-    cost=constant(1, 1),
-    cost_text="1 forward + 1 backward",
     signed=False,
-    class_specific=True,
     meaning="feature maps of one layer, weighted by their mean gradient",
 )
 def grad_cam(run: Run, *, layer: Place | str | None = None) -> Attribution:

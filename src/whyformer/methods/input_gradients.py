@@ -17,7 +17,7 @@ from whyformer.inputs.stream_inputs import of_one
 from whyformer.inputs.tensors import TensorInput, require_steps
 from whyformer.loan.borrow import known_about
 from whyformer.parameters import Count, Megabytes, Patches, Weight
-from whyformer.registry import constant, method
+from whyformer.registry import method, one_backward
 from whyformer.run import Attribution, Run
 from whyformer.shapes import Array
 from whyformer.study.interference import rounding_step
@@ -245,13 +245,10 @@ ROUNDING = (
 )
 
 
-@method(
+@one_backward(
     paper="Shrikumar et al. 2016, arXiv:1605.01713",
     needs={"input_gradients"},
-    cost=constant(1, 1),
-    cost_text="1 forward + 1 backward",
     signed=True,
-    class_specific=True,
     meaning="gradient × input",
 )
 def input_x_gradient(run: Run, *, at: Where = None, patch_smoothing: Patches = 0.0) -> Attribution:
@@ -278,13 +275,10 @@ def input_x_gradient(run: Run, *, at: Where = None, patch_smoothing: Patches = 0
     return Attribution(space.per_unit(detail), detail=space.detail(detail), warnings=warnings)
 
 
-@method(
+@one_backward(
     paper="Simonyan, Vedaldi & Zisserman 2014, arXiv:1312.6034; on text: Li et al. 2016, arXiv:1506.01066",
     needs={"input_gradients"},
-    cost=constant(1, 1),
-    cost_text="1 forward + 1 backward",
     signed=False,
-    class_specific=True,
     meaning="size of the gradient",
 )
 def saliency(run: Run, *, norm: Norm = "l2", at: Where = None, patch_smoothing: Patches = 0.0) -> Attribution:

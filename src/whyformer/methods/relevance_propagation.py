@@ -20,7 +20,7 @@ from whyformer.engines.gradient.input_space import over_columns
 from whyformer.errors import NotOffered, NotOverUnits
 from whyformer.loan.backwards import backwards_of, with_weights
 from whyformer.parameters import OneOf, Place
-from whyformer.registry import constant, method
+from whyformer.registry import constant, method, one_backward
 from whyformer.results.types import Record, Site
 from whyformer.run import Attribution, Run
 from whyformer.study import require_readable
@@ -198,13 +198,10 @@ CUT = (
 )
 
 
-@method(
+@one_backward(
     paper="Achtibat et al. 2024 (ICML), arXiv:2402.05602",
     needs={"input_gradients"},
-    cost=constant(1, 1),
-    cost_text="1 forward + 1 backward",
     signed=True,
-    class_specific=True,
     meaning="relevance propagated from the output to the input",
     compiles=True,
 )
@@ -316,13 +313,10 @@ def _at_image_tokens(run: Run, token: int, features: Tensor, gradient: Tensor) -
     return scores_BN
 
 
-@method(
+@one_backward(
     paper="Ali et al. 2022 (ICML), arXiv:2202.07304",
     needs={"input_gradients"},
-    cost=constant(1, 1),
-    cost_text="1 forward + 1 backward",
     signed=True,
-    class_specific=True,
     meaning="relevance propagated through the values, attention held constant",
     compiles=True,
 )

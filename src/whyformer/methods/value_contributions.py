@@ -18,7 +18,7 @@ from whyformer.engines.attention.maps import chosen_layers, product, read_row, r
 from whyformer.errors import BadInput, NotOffered, one_of, reading, shown
 from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.parameters import OneOf, Place, Places, Share
-from whyformer.registry import constant, method
+from whyformer.registry import method, one_forward
 from whyformer.results.types import Site, Units
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BHKE, BHQK, BQ, BQE, BQK, AnyBQK, Array
@@ -282,13 +282,9 @@ def weighed(explainer: Any, inputs: Any) -> list[Weighed]:
 ORDERS = {"l1": 1, "l2": 2}
 
 
-@method(
+@one_forward(
     paper="Ferrando, Gállego & Costa-jussà 2022, arXiv:2203.04212",
     needs={"attention", "values"},
-    cost=constant(1, 0),
-    cost_text="1 forward",
-    signed=False,
-    class_specific=False,
     rowwise=lambda **options: True,
     meaning="share of each token in the attention output, combined across layers",
 )

@@ -19,7 +19,7 @@ from whyformer.inputs.batch import Batch, on_host
 from whyformer.inputs.language import spoken_at
 from whyformer.inputs.output import Output
 from whyformer.loan.backwards import why_no_gradients, with_weights
-from whyformer.loan.borrow import known_about, module_names, require_known
+from whyformer.loan.borrow import known_about, module_names
 from whyformer.results.types import Site, Target, Units
 from whyformer.study import Study, require_real_rows, rows_of_each, streams
 from whyformer.study.interference import is_tried, require_apart, require_same
@@ -358,7 +358,6 @@ class ScoredBatch:
         self._unseen = False
         spoke, self._spoke, elsewhere_B = self._spoke, None, None
         if self._logits.is_cuda:  # the GPU is still at work
-            require_known(self.modality.model)
             with suppress(WhyformerError):  # raised later, where they are read
                 _ = self.units
         if spoke is not None:
