@@ -160,28 +160,34 @@ def test_it_is_known_of_the_model_from_then_on() -> None:
 
 
 class Price(nn.Module):
-    """One number, about 500: what the other rows of a batch change in it is small beside the number itself."""
+    """What the other rows of a batch change is small beside its numbers, and beside how far they are apart."""
 
-    def __init__(self, mixes: bool) -> None:
+    def __init__(self, mixes: float, biases: tuple[float, ...] = (500.0,)) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.odd, self.head, self.mixes = Odd(""), nn.Linear(3, 1), mixes
-        self.head.bias.data.fill_(500.0)
+        self.odd, self.head, self.mixes = Odd(""), nn.Linear(3, len(biases)), mixes
+        self.head.bias.data = torch.tensor(biases)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         hidden = self.odd(input_ids)
-        return self.head(hidden + 0.3 * hidden.mean(0) if self.mixes else hidden)
+        return self.head(hidden + self.mixes * hidden.mean(0) if self.mixes else hidden)
 
 
-@pytest.mark.parametrize("mixes", [True, False])
+@pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
+def test_classes_that_are_far_apart_hide_no_mixing(method: str) -> None:
+    for explanation in explained(Price(0.01, (20.0, -20.0)).eval(), TEXTS, method):
+        assert SINGLY in explanation.warnings
+
+
+@pytest.mark.parametrize("mixes", [0.3, 0.0])
 @pytest.mark.parametrize("method", ["generic_attention", "occlusion", "integrated_gradients"])
-def test_a_number_far_from_zero_hides_no_mixing(method: str, mixes: bool) -> None:
+def test_a_number_far_from_zero_hides_no_mixing(method: str, mixes: float) -> None:
     for row, explanation in enumerate(explained(Price(mixes).eval(), TEXTS, method)):
         one = {"input_ids": TEXTS["input_ids"][row : row + 1]}
         (alone,) = explained(Price(mixes).eval(), one, method, batch_size=1)
         assert explanation.value == pytest.approx(alone.value, abs=1e-4)
         np.testing.assert_allclose(explanation.scores, alone.scores, atol=2e-4)
-        assert (SINGLY in explanation.warnings) is mixes
+        assert (SINGLY in explanation.warnings) is bool(mixes)
 
 
 @pytest.mark.parametrize("method", ["integrated_gradients", "occlusion", "two_ended", "smooth_grad"])

@@ -22,7 +22,7 @@ from whyformer.errors import CaptureError, MixedInputs, NotOffered, WhyformerErr
 from whyformer.loan.backwards import rounds_activations
 from whyformer.loan.borrow import known_about, modules_of
 from whyformer.results.types import Record
-from whyformer.targets import least_effect
+from whyformer.targets import FINE, least_effect
 
 # Slopes: is the gradient that was recorded, at the attention maps or at the input, the slope of the score?
 #
@@ -405,7 +405,8 @@ def unmixed(model: nn.Module, halves: Tensor, together: Tensor, positions: int) 
     """Return whether rows have the logits that they have in smaller batches; if so, remember it."""
     result = same(model, halves, together)
     if result and rounding_step(model, halves) <= torch.finfo(torch.float32).eps:
-        result = _apart(halves, together) <= least_effect(halves)
+        least = FINE * (float(halves.abs().max()) + 1)  # the same rows: rounding is all that may differ
+        result = _apart(halves, together) <= min(least_effect(halves), least)
     if result:
         known_about(model).update({MIXES: False, LARGEST: positions})
     return result
