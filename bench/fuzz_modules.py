@@ -343,11 +343,12 @@ class Examined:
             *GRADIENTS,
         )  # not by positions of attention
         grid = e.units.grid if otherwise else None
+        least = max(self.scale, *self.moved.values())
         for some in subsets(self.case.arguments):
             for cut in itertools.product(*(a.forms(grid) if otherwise or a.whole else [a] for a in some)):
                 if sum(len(self.brute.units(a)) for a in cut) != count:
                     continue
-                gone = [a.name for a in self.case.arguments if a not in some and self.moved[a.name] > 0.02 * self.scale]
+                gone = [a.name for a in self.case.arguments if a not in some and self.moved[a.name] > 0.02 * least]
                 detail = f"not scored: {gone}; {count} units of {expected}: {e.units.labels}"
                 self.note(name, "units", not gone, said, detail, "|".join(rf"\b{g}\b" for g in gone[:1]))
                 return

@@ -472,6 +472,23 @@ def test_a_gradient_at_the_input_is_of_one_sequence() -> None:
     assert (wf.explain(model, inputs, method="saliency", target=CLASS)[0].scores > 0).all()
 
 
+class MixedVariables(Blocks):
+    """The variables of a series, mixed by an LSTM before they attend to each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.series, self.mix = nn.Linear(5, WIDTH), nn.LSTM(WIDTH, WIDTH, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.read(self.mix(self.series(x.mT))[0])
+
+
+def test_units_are_found_where_positions_are_mixed_before_attention() -> None:
+    """Six variables of five steps were called five steps and a token of the model's own."""
+    found = wf.explain(seeded(MixedVariables), {"x": randn(1, 5, 6)}, method="attention_rollout", target=CLASS)[0]
+    assert found.units.labels == tuple(f"variable {i}" for i in range(6))
+
+
 class SeveralWords(nn.Module):
     """Positions that hold two ids each, mixed by a convolution; there is no attention, or one that pools."""
 

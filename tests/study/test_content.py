@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models.case import seeded
+from whyformer.errors import CaptureError
 
 SERIES = torch.randn(6, 5, 4, generator=torch.Generator().manual_seed(3))  # inputs, steps, variables
 
@@ -60,10 +61,35 @@ def test_what_depends_on_content_is_that_of_each_input_alone(build: Any, method:
         np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
 
 
-def test_positions_that_are_sorted_by_content_are_not_said_to_be_variables() -> None:
-    (found, *_) = wf.explain(seeded(lambda: Sorted(False)), {"x": SERIES}, method="attention_rollout")
-    assert found.units.labels == ("position 0", "position 1", "position 2", "position 3")
-    assert "x, which is not scored" in found.warnings[0]
+class SortedIds(nn.Module):
+    """Ids of words and floats beside them: the words are sorted by their vectors, and mixed where mixing is asked."""
+
+    def __init__(self, mixes: bool) -> None:
+        super().__init__()
+        self.embed, self.beside, self.head = nn.Embedding(20, 8), nn.Linear(2, 8), nn.Linear(8, 3)
+        self.mix = nn.Conv1d(8, 8, 3, padding=1) if mixes else nn.Identity()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+
+    def forward(self, feats: Tensor, ids: Tensor) -> Tensor:
+        h = self.embed(ids)
+        h = h.gather(1, h.sum(2).argsort(1)[..., None].expand_as(h))
+        h = self.layer(h + self.mix(h.transpose(1, 2)).transpose(1, 2))
+        return self.head(h[:, 0] + self.beside(feats))
+
+
+@pytest.mark.parametrize(
+    ("build", "inputs"),
+    [
+        (lambda: Sorted(False), {"x": SERIES}),
+        (lambda: SortedIds(True), {"feats": torch.zeros(1, 2), "ids": torch.tensor([[11, 4, 16, 13, 8, 14, 15]])}),
+        (lambda: SortedIds(False), {"feats": torch.zeros(1, 2), "ids": torch.tensor([[11, 4, 16, 13, 8, 14, 15]])}),
+    ],
+)
+def test_attention_over_rows_that_are_sorted_by_content_is_refused(build: Any, inputs: dict[str, Tensor]) -> None:
+    model = seeded(build)
+    for row in range(len(next(iter(inputs.values())))):
+        with pytest.raises(CaptureError, match=r"sorts|reorders|exchange"):
+            wf.explain(copy.deepcopy(model), {k: v[row : row + 1] for k, v in inputs.items()}, method="alti")
 
 
 class OfTwoTexts(nn.Module):

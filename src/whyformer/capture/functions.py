@@ -175,7 +175,8 @@ COMPLEX_VIEWS = _names("view_as_complex view_as_real")  # pairs of numbers as on
 # As the leak audit needs them: what works on each position by itself, and choices as a router makes them
 
 POSITIONWISE = NORMS | _names("linear addmm gelu silu relu")
-CHOICES = _names("topk sort argsort argmax max")
+SORTS = _names("sort argsort")
+CHOICES = SORTS | _names("topk argmax max")
 POOLS = _names("mean sum max amax select __getitem__ index_select")  # how a head gets at positions
 
 # What writes into a tensor, or takes its numbers out of torch

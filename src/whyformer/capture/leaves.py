@@ -61,13 +61,17 @@ def as_leaf(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 class BeforeAttention(TorchFunctionMode):
-    """Keep every tensor with one vector per position that the model makes before its first attention."""
+    """Keep every tensor with one vector per position that the model makes before its first attention.
 
-    def __init__(self, batch: int, positions: int) -> None:
+    in_order: also those without a gradient, and none after the model sorted anything.
+    """
+
+    def __init__(self, batch: int, positions: int, in_order: bool = False) -> None:
         super().__init__()
+        self.in_order = in_order
         self.shapes = ((batch, positions), (positions, batch))
         self.vectors: list[Tensor] = []
-        self.over = False
+        self.over = self.sorted = False
         self.unfollowed = ""  # a product that was taken of the input with gradients off, by its function's name
 
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
@@ -75,14 +79,16 @@ class BeforeAttention(TorchFunctionMode):
         name = func.__name__
         # A softmax over weights of one query only pools.
         self.over |= name in fn.ATTENTION or (name == "softmax" and out.ndim > 2 and min(out.shape[-2:]) > 1)
+        self.sorted |= self.in_order and not self.over and name in fn.SORTS
         if not torch.is_grad_enabled() and name in FOLLOWED and any(t.requires_grad for t in tensors_in(args)):
             self.unfollowed = name
-        if not self.over and isinstance(out, Tensor):
+        if not self.over and not self.sorted and isinstance(out, Tensor):
             self.add(out)
         return out
 
     def add(self, *tensors: Tensor) -> None:
-        self.vectors += [t for t in tensors if t.ndim == 3 and tuple(t.shape[:2]) in self.shapes and t.requires_grad]
+        vectors = [t for t in tensors if t.ndim == 3 and tuple(t.shape[:2]) in self.shapes]
+        self.vectors += [t for t in vectors if t.requires_grad or self.in_order]
 
 
 def require_dependent(value_B: Tensor) -> None:

@@ -430,8 +430,8 @@ class Modality(ABC):
         """Return whether the units are the variables of a series, over all steps, or patches of a signal."""
         return False
 
-    def locate(self, one: Batch, keys: int, values: Callable[[Batch], Tensor]) -> None:
-        """Find out what each of the ``keys`` positions holds; ``values`` runs the first attention and counts passes."""
+    def locate(self, one: Batch, keys: int, vectors: Callable[[int, Batch], list[Tensor]]) -> None:
+        """Find out what each of the ``keys`` positions holds; ``vectors`` of them are computed up to the attention."""
         return
 
     def is_one_token(self, one: Batch, keys: int, forward: Callable[[Batch], Any]) -> bool:

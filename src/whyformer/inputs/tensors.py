@@ -220,42 +220,48 @@ class TensorInput(Modality):
     def length(self, batch: Batch) -> int:
         return len(self.columns(batch)) if self.stream == "table" or batch.by_input else super().length(batch)
 
-    def locate(self, one: Batch, keys: int, values: Callable[[Batch], Tensor]) -> None:
+    def locate(self, one: Batch, keys: int, vectors: Callable[[int, Batch], list[Tensor]]) -> None:
         names, facts = self._numbers(one), known_about(self.model)
         first, place = one.tensors[names[0]], self._place(one)
         elsewhere = first.ndim == 3 and (keys - first.shape[1] not in {0, 1} or keys - first.shape[2] in {0, 1})
         doubtful = len(names) > 1 or elsewhere
         if doubtful and place not in facts:
-            try:
-                facts[place] = self._located(one, keys, values)
-            except (WhyformerError, KeyError):  # not every number is an input of this model
-                facts[place] = None
+            facts[place], passes = None, dict[tuple[str, str], list[Tensor]]()
 
-    def _located(self, one: Batch, keys: int, values: Callable[[Batch], Tensor]) -> tuple[Column | None, ...] | None:
+            def vectors_with(name: str, where: Any = ...) -> list[Tensor]:
+                if (name, str(where)) not in passes:
+                    other = one.tensors[name].clone()
+                    other[0][where] = different(other[0])[where]
+                    passes[name, str(where)] = vectors(keys, one.with_tensors(**{name: other}))
+                return passes[name, str(where)]
+
+            try:
+                before = vectors(keys, one)
+                for depth in reversed(range(len(before))):  # before positions were mixed, where they are
+                    facts[place] = facts[place] or self._located(one, before, vectors_with, depth)
+            except (WhyformerError, KeyError, IndexError):  # not every number is an input of this model
+                pass
+
+    def _located(
+        self, one: Batch, before: list[Tensor], vectors_with: Callable[..., list[Tensor]], depth: int
+    ) -> tuple[Column | None, ...] | None:
         """Return what each position holds (None: what the model adds), by changing one argument at a time."""
-        before, tokens = values(one), dict[int, Column]()
+        tokens = dict[int, Column]()
 
         def moved_by(name: str, where: Any = ...) -> list[int]:
-            other = one.tensors[name].clone()
-            other[0][where] = different(other[0])[where]
-            after = values(one.with_tensors(**{name: other}))
-            return [int(place) for place in (before != after).any(-1).any(1)[0].nonzero()[:, 0]]
+            moved = (before[depth] != vectors_with(name, where)[depth]).any(-1)
+            return [int(place) for place in moved.nonzero()[:, 0]]
 
         for name in self._numbers(one):
             moved, shape = moved_by(name), one.tensors[name].shape[1:]
-            columns = _across(name, shape, len(moved))
-            if columns and len(moved_by(*columns[0])) == 1:
-                pass
-            elif shape and shape[0] == len(moved):
-                columns = [(name, i) for i in range(shape[0])]
-            elif len(moved) < 2:
-                columns = [(name, ...)] * len(moved)
-            else:
-                return None
-            if tokens.keys() & set(moved):  # arguments that describe the same positions
+            steps = [(name, i) for i in range(shape[0])] if shape and shape[0] == len(moved) else []
+            apart = (columns for columns in (_across(name, shape, len(moved)), steps) if columns)
+            whole = [(name, ...)] * len(moved) if len(moved) < 2 else None
+            columns = next((columns for columns in apart if len(moved_by(*columns[0])) == 1), whole)
+            if columns is None or tokens.keys() & set(moved):  # or arguments that describe the same positions
                 return None
             tokens |= zip(moved, columns, strict=True)
-        return tuple(tokens.get(place) for place in range(keys)) if tokens else None
+        return tuple(tokens.get(place) for place in range(len(before[depth]))) if tokens else None
 
     def _numbers(self, batch: Batch) -> list[str]:
         """Return the arguments that are no masks."""

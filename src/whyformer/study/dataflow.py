@@ -148,6 +148,7 @@ class MarkingSurvey(Survey):
         self._marks = Notes[Ancestry]()
         self._fused: tuple[Ancestry, Ancestry] | None = None
         self.sorts = self.decides = False  # the model orders its input by content; goes a way that depends on a number
+        self.reorders = False  # this input is not in that order
         self.pooled = 0  # after how many attentions, one at least, positions were first combined
         self.embedded: set[int] = set()  # addresses of what lookups read before the first attention
         for tensor, stream in run.modality.inputs(run.one):
@@ -219,7 +220,9 @@ class MarkingSurvey(Survey):
     def _see_content(self, name: str, operands: list[Tensor], vectors: bool, out: Any) -> None:
         """Note what may let the structure differ from input to input."""
         self.decides |= name in {"__bool__", "item"} and (vectors or (bool(self.calls) and name == "__bool__"))
-        self.sorts |= not self.calls and name in {"sort", "argsort"} and operands[0].numel() > 1
+        if not self.calls and name in fn.SORTS and operands[0].numel() > 1:
+            self.sorts, steps = True, [tensors_in([out])[-1].diff(dim=axis) for axis in range(operands[0].ndim)]
+            self.reorders |= not any(bool((step == 1).all()) for step in steps if step.numel())
         operand, result = operands[0], next(iter(tensors_in([out])), None)
         if name in POOLS and operand.ndim == 3 and len(operand) == 1 < operand.shape[1] and result is not None:
             if result.ndim < 2 or result.shape[1] != operand.shape[1]:

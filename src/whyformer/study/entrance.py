@@ -147,29 +147,26 @@ def require_real_rows(modality: Modality, batch: Batch, keep_BN: Tensor, study: 
     return 1
 
 
-def redrawn(modality: Modality, one: Batch, seed: int) -> Batch:
-    """Another input of the same form: numbers drawn anew, or the ids in another order."""
-    generator, main = torch.Generator().manual_seed(seed), one.tensors[modality.main]
-    if main.is_floating_point():
-        other = torch.randn(main.shape, generator=generator).to(main) * main.std() + main.mean()
-    else:
-        places = torch.arange(main.shape[1]) if one.keep_BN is None else one.keep_BN[0].nonzero()[:, 0].cpu()
-        other = main.clone()
-        other[:, places] = main[:, places[torch.randperm(len(places), generator=generator)]]
-    return one.with_tensors(**{modality.main: other})
-
-
 MANY = 64  # columns, of which a part is changed
 ELSEWHERE = (
     "the model reorders the input: a change of {unit} does not change position {place} of its attention, as expected, "
     "but another one (patches column by column, a reversed text, an added token among the others). Attention scores "
     "would be assigned to the wrong units. Keep the order of the input in the model, or use a method without attention."
 )
+SORTED = (
+    "the model sorts the input by its content, and a change of one unit changes several positions, so it is not known "
+    "which unit each position of its attention holds. Use a method without attention."
+)
 DESCRIBED = " With processor=wf.Table(…), the position of each column is detected."
 
 
-def misplaced(run: Passes, first_BHKD: Tensor, front: int | None, grid: tuple[int, int] | None) -> NotOverUnits | None:
-    """The error that units are not at their positions, by the values that the first attention read; None if unknown."""
+def misplaced(
+    run: Passes, first_BHKD: Tensor, front: int | None, grid: tuple[int, int] | None, reorders: bool = False
+) -> NotOverUnits | None:
+    """The error that units are not at their positions, by the values that the first attention read; None if unknown.
+
+    reorders: the model sorts by content, and the input is not in that order.
+    """
     one, length, modality = run.one, first_BHKD.shape[2], run.modality
     units = modality.units(one, length, front, grid)[0]
     places = modality.keep(one, length, front)[0].nonzero()[:, 0].tolist()
@@ -186,13 +183,14 @@ def misplaced(run: Passes, first_BHKD: Tensor, front: int | None, grid: tuple[in
     corner = grid is not None and len(there) == grid[0] * grid[1] and min(grid) > 1
     aside = there[grid[1] - 1] if grid is not None and corner else there[len(there) // 4]
     sets, clean = _sets(there, columns=modality.stream == "table"), True
+    sets = [[unit] for unit in there[:MANY]] if reorders else sets
     for number, chosen in enumerate([*sets, [aside]], start=1):
         variant, touched = _changed(one, owners, chosen)
         try:
             after_BHKD = run.values(variant)
         except (WhyformerError, RuntimeError, IndexError, ValueError):  # not every number is an input of this model
             return None
-        if not touched or after_BHKD.shape != first_BHKD.shape:
+        if after_BHKD.shape != first_BHKD.shape:
             return None
         moved, expected = moved_at(first_BHKD, after_BHKD), {places[u]: u for u in touched}
         if (place := _unheard(moved, expected)) is not None:
@@ -202,7 +200,7 @@ def misplaced(run: Passes, first_BHKD: Tensor, front: int | None, grid: tuple[in
         clean &= moved <= expected.keys()
         if clean and number == len(sets):
             return None
-    return None
+    return NotOverUnits(SORTED) if reorders and not clean else None
 
 
 def misplaced_in_streams(

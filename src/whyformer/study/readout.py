@@ -13,6 +13,7 @@ from torch import Tensor
 from whyformer.capture import functions as fn
 from whyformer.capture.functions import Args, Function, Kwargs, tensors_in
 from whyformer.capture.intercept import Intercept
+from whyformer.capture.leaves import BeforeAttention
 from whyformer.capture.roles import Intervene, Outline, first_values, mixed_sum
 from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError
@@ -127,6 +128,18 @@ class Passes:
     def values(self, variant: Batch | None = None, site: int = 0) -> Tensor:
         """(1, H, K, D) values that an attention call reads, by default the first one."""
         return first_values(lambda: self(variant), self.names, site)
+
+    def vectors(self, positions: int, variant: Batch) -> list[Tensor]:
+        """(N, D) all vectors of positions up to what the first attention reads, none where rows were sorted before."""
+        seen = BeforeAttention(1, positions, in_order=True)
+
+        def forward() -> Tensor:
+            with seen:
+                return self(variant)
+
+        read = first_values(forward, self.names)[0].transpose(0, 1).flatten(1)
+        vectors = [t[0] if len(t) == 1 else t[:, 0] for t in seen.vectors]
+        return vectors if seen.sorted else [*vectors, read]
 
 
 class Survey(Outline):

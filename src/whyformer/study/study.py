@@ -20,7 +20,7 @@ from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.study import readout as readouts
 from whyformer.study.dataflow import MarkingSurvey, trace
-from whyformer.study.entrance import misplaced, misplaced_in_streams, misplaced_pieces, moved_at, reads_padding, redrawn
+from whyformer.study.entrance import misplaced, misplaced_in_streams, misplaced_pieces, moved_at, reads_padding
 from whyformer.study.facts import ROUNDING, Study, leak_of, noting_calls, unseen
 from whyformer.study.interference import MIXES, SINGLY
 from whyformer.study.schedule import START, Schedule, Step, kind_of, schedule_of
@@ -126,7 +126,7 @@ def study_one(modality: Modality, one: Batch) -> Study:
     if survey.decides:  # for all inputs of a batch at once, perhaps
         known_about(modality.model)[MIXES] = True
     single = not (modality.compares or modality.multi_input)  # a model may encode two texts one after the other
-    study = replace(_followed(run, survey), by_content=single and (gated or survey.decides))
+    study = replace(_followed(run, survey), by_content=single and (gated or survey.decides or survey.sorts))
     study = replace(study, forwards=run.count)
     hidden = unseen(modality.model, called, [site.path for site in study.sites])
     if hidden is not None and study.sites:
@@ -151,6 +151,7 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
     )
     if first_BHKD is None:
         return study
+    modality.locate(one, sites[0].keys, run.vectors)
     if not study.one_stream:
         # The leak audit of one stream also finds attention that was not seen; with several, this is looked for first.
         lost = _lost(run, schedule, study.sites)
@@ -161,8 +162,6 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
             elsewhere = misplaced_in_streams(run, schedule, survey.embedded, study.grid, first_BHKD)
         several = study_several(run, study, schedule)
         return several if elsewhere is None or several.trouble is not None else several.refused(elsewhere)
-    if not survey.sorts:  # else positions hold other columns of each input
-        modality.locate(one, sites[0].keys, run.values)
     if modality.is_one_token(one, sites[0].keys, run):
         return Study(input_length=length).refused(NotOverUnits(ONE_TOKEN.format(count=sites[0].keys)))
     # A layer that looks at more than positions; the last layer may ask from a few of them only.
@@ -193,18 +192,13 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
     if apart is not None:
         return study.refused(apart)
     # An embedding that reads the ids of a text as they were given keeps their order, and what follows was audited.
-    in_order = modality.embeds and not extra and one.tensors[modality.main].data_ptr() in survey.embedded
-    for seed in range(REDRAWN if survey.sorts and not leak.found else 0):  # this input may happen to be in order
-        other = readouts.Passes(modality, redrawn(modality, one, seed))
-        elsewhere = misplaced(other, other.values(), front, grid)
-        run.count += other.count
-        if elsewhere is not None:
-            return study.refused(elsewhere, front=None)
+    embedded = modality.embeds and not extra and one.tensors[modality.main].data_ptr() in survey.embedded
+    in_order = embedded and not survey.reorders
     # Which column is which token was found out by running the model (TableInput.tokens).
     if leak.found or in_order or modality.named_columns:
         elsewhere = misplaced_pieces(run)
         return study if elsewhere is None else study.refused(elsewhere)
-    elsewhere = misplaced(run, first_BHKD, front, grid)
+    elsewhere = misplaced(run, first_BHKD, front, grid, survey.reorders)
     # Where the positions depend on the content, the model's own tokens have no place among the units either.
     return study if elsewhere is None else study.refused(elsewhere, front=None if survey.sorts else front)
 
@@ -324,7 +318,6 @@ def rows_of_each(modality: Modality, batch: Batch, study: Study, length: int) ->
 FEW = 4  # tokens: a study that fails on fewer is not kept
 STUDIED = 2048  # tokens of a longer text
 CONTENT = "content"  # that a study of one model is of, where it depends on it: not of a copy
-REDRAWN = 3  # inputs on which the order is looked at, where a model sorts
 
 
 def _same(tensors: dict[str, Tensor] | None, batch: Batch) -> bool:
