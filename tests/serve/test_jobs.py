@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sqlite3
@@ -11,8 +12,10 @@ import sys
 import threading
 import time
 import urllib.request
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +24,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.serve.served import TEXT, asked, bert, client, explainer, png, refused, served
-from whyformer.errors import NotOffered
+from whyformer.errors import BadInput, NotOffered
 from whyformer.serve import store as store_module
 from whyformer.serve.app import Served
 from whyformer.serve.jobs import ENDS, Busy, Job, Jobs, Work
@@ -366,19 +369,68 @@ def test_a_visitor_is_answered_while_a_model_works(whole: Served) -> None:
 # The file
 
 
-def test_a_damaged_result_is_said_to_be_one(tmp_path: Path) -> None:
-    whole = served("text", store=Store(tmp_path / "store.sqlite"))
-    ask = client(whole)
-    result = explained(ask)["id"]
+BODIES: dict[str, bytes | dict[str, Any]] = {
+    "junk": b"\x00damaged",
+    "a bomb": zlib.compress(b'"' + b" " * 2**26 + b'"'),
+    "nested": zlib.compress(b"[" * 100_000),
+    "a list": zlib.compress(b"[1]"),
+    "no words": {"results": ["a"]},
+    "no list": {"results": None},
+    "no question": {"question": [1]},
+    "no reasons": {"failures": 7},
+    "no count": {"beside": {"count": "x"}},
+    "no number": {"beside": {"count": math.nan}},
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_damaged_result_is_said_to_be_one(name: str, whole: Served, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store.sqlite")
+    ask = client(replace(whole, store=store))
+    entry = Entry("text", "explanation", "saliency", "a title", "yes", {}, [])
+    result, body = store.add(entry), BODIES[name]
+    if isinstance(body, dict):
+        body = zlib.compress(json.dumps({"question": {}, "results": []} | body).encode())
     with sqlite3.connect(tmp_path / "store.sqlite") as file:
-        file.execute("UPDATE results SET body = ?", [b"\x00damaged"])
+        file.execute("UPDATE results SET body = ?", [body])
     file.close()
+    with pytest.raises(NotOffered, match="cannot be read"):
+        store.get(result)
     for path in (f"/api/results/{result}", f"/api/results/{result}/export?format=json"):
         told = ask.get(path)
         assert told.status_code == 422 and "cannot be read" in told.json()["error"]
     assert ask.delete(f"/api/results/{result}").status_code == 200
-    whole.jobs.close()
-    whole.store.close()
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER more AFTER DELETE ON results BEGIN DELETE FROM pins; END",
+        "CREATE VIEW more AS SELECT * FROM results",
+        "ALTER TABLE results ADD COLUMN more AS (zeroblob(100000000))",
+        "CREATE INDEX more ON results (hex(zeroblob(100000000)))",
+    ],
+)
+def test_a_store_with_more_in_it_than_results_is_refused(statement: str, tmp_path: Path) -> None:
+    """A view that never ends in place of a table kept the server busy for good."""
+    for _ in range(2):  # made, and opened again
+        Store(tmp_path / "store.sqlite").close()
+    with sqlite3.connect(tmp_path / "store.sqlite") as file:
+        file.execute(statement)
+    file.close()
+    with pytest.raises(BadInput, match="is not a store of this version"):
+        Store(tmp_path / "store.sqlite")
+
+
+def test_bytes_in_place_of_words_cost_no_list(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store.sqlite")
+    for title in ("one", "two"):
+        store.add(Entry("text", "explanation", "saliency", title, "yes", {}, []))
+    with sqlite3.connect(tmp_path / "store.sqlite") as file:
+        file.execute("UPDATE results SET title = X'ff' WHERE title = 'one'")
+    file.close()
+    assert [each["title"] for each in store.listed()] == ["two"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.files import writable_file
+from whyformer.files import TIMES, WORD_BYTES, require_room, writable_file
+from whyformer.results.codec import Keyed, filled
 
 APPLICATION = 0x77666D72  # stands in the file's header, so that no other database is written into
 VERSION = 1
@@ -34,6 +35,8 @@ CREATE INDEX by_parent ON results (parent, kind);
 CREATE TABLE pictures (id TEXT PRIMARY KEY, made REAL NOT NULL, data BLOB NOT NULL);
 """
 PINS = "CREATE TABLE IF NOT EXISTS pins (id TEXT PRIMARY KEY)"  # results that are not deleted to make room
+# A view, trigger or computed column of somebody else's file would run here.
+TABLES = {*SCHEMA.strip().rstrip(";").split(";\n"), PINS.replace("IF NOT EXISTS ", "")}
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Entry:
     question: dict[str, Any]
     results: list[dict[str, Any]]
     failures: dict[str, str] = field(default_factory=dict)  # method -> why it could not
-    beside: dict[str, Any] = field(default_factory=dict)  # the difference from another one, and the like
+    beside: Annotated[dict[str, Any], Keyed({"count": int, "difference": Any}.copy)] = field(default_factory=dict)
     parent: str | None = None  # of trust and heads: the result that they are about
     picture: str | None = None  # or sound: what was uploaded
     id: str = field(default_factory=lambda: secrets.token_urlsafe(9))
@@ -86,13 +89,14 @@ class Store:
 
     def _open(self) -> None:
         read = self._connection.execute
+        strange = {row[0] for row in read("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")} - TABLES
         owner, version = read("PRAGMA application_id").fetchone()[0], read("PRAGMA user_version").fetchone()[0]
         tables = read("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if not owner and not tables:
             self._connection.executescript(
                 f"BEGIN;{SCHEMA}PRAGMA application_id={APPLICATION};PRAGMA user_version={VERSION};COMMIT;"
             )
-        elif owner != APPLICATION or version != VERSION:
+        elif owner != APPLICATION or version != VERSION or strange:
             raise BadInput(
                 f"--store: {str(self.path)!r} is not a store of this version of whyformer: name another file."
             )
@@ -157,8 +161,12 @@ class Store:
         if row is None:
             return None
         try:
-            return Entry(**dict(zip(COLUMNS, row[:-1], strict=True)), **json.loads(zlib.decompress(row[-1])))
-        except (zlib.error, ValueError, TypeError) as error:  # the file was changed by something else
+            plain = zlib.decompressobj().decompress(row[-1], max(WORD_BYTES, TIMES * len(row[-1])) + 1)
+            require_room((0, len(plain)), len(row[-1]))
+            body = json.loads(plain, parse_constant=int)  # which raises for NaN
+            entry: Entry = filled(Entry, body | dict(zip(COLUMNS, row[:-1], strict=True)))
+            return entry
+        except (zlib.error, ValueError, TypeError, RecursionError) as error:  # the file was changed by something else
             raise NotOffered(f"this result cannot be read ({error}): explain it again.") from error
 
     def about(self, parent: str, kind: str) -> list[str]:
@@ -178,7 +186,8 @@ class Store:
         query = f"SELECT {', '.join(LISTED)} FROM results WHERE {' AND '.join(where)} ORDER BY made DESC LIMIT ?"
         with self._using() as connection:
             rows = connection.execute(query, [*asked, limit]).fetchall()
-        return [dict(zip(LISTED, row, strict=True)) | {"link": f"/r/{row[0]}"} for row in rows]
+        plain = [row for row in rows if {*map(type, row)} == {str, float}]  # a file may hold bytes in their place
+        return [dict(zip(LISTED, row, strict=True)) | {"link": f"/r/{row[0]}"} for row in plain]
 
     def delete(self, identity: str) -> bool:
         """Delete a result, what is about it, and its upload if no other result uses it."""
