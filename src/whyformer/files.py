@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import re
+import stat
 import warnings
 import zipfile
 from base64 import b64decode, b64encode
@@ -114,11 +115,12 @@ def read_arrays(path: Path) -> dict[str, Array]:
 def members_bytes(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> tuple[int, int]:
     """Bytes of all numbers and of all words, by the headers alone; headers that contradict themselves are refused."""
     numbers = words = 0
-    names = [member.filename for member in members]
+    seen = set[str]()
     for member in members:
         name = member.filename
-        if not name.endswith(ENDING) or names.count(name) > 1:
+        if not name.endswith(ENDING) or name in seen:
             raise Damaged(f"{name!r} in it is not an array, or occurs twice")
+        seen.add(name)
         with archive.open(member) as stream:
             version = npy.read_magic(stream)
             if version not in HEADERS:
@@ -290,12 +292,13 @@ def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 
 def append_to(path: Path) -> IO[bytes]:
-    """Open a private file to add to it; raise OSError for a link, or a second name of some other file."""
-    stream = os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | NO_LINKS, PRIVATE), "ab+")
-    if os.fstat(stream.fileno()).st_nlink > 1:
-        stream.close()
-        raise OSError("the file has another name, too")
-    return stream
+    """Open a private file to add to it; raise OSError for a link, a pipe, or a second name of some other file."""
+    number = os.open(path, os.O_RDWR | os.O_APPEND | NO_LINKS, PRIVATE)
+    state = os.fstat(number)
+    if state.st_nlink > 1 or not stat.S_ISREG(state.st_mode):
+        os.close(number)
+        raise OSError("it has another name, too, or is no ordinary file")
+    return os.fdopen(number, "ab+")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import stat
 from contextlib import nullcontext, suppress
@@ -152,6 +153,27 @@ def test_a_folder_of_another_user_is_refused(
     monkeypatch.setattr(Path, "stat", of_another)
     with pytest.raises(BadInput, match="can be changed by other users"):
         wf.compare(explainer, TEXTS[:2], method=["grad_sam"], cache=tmp_path, progress=False)
+
+
+@pytest.mark.parametrize("pipes", [False, True])
+def test_what_a_cache_cannot_hold_is_an_error_that_names_the_file(
+    pipes: bool, explainer: wf.Explainer, tmp_path: Path
+) -> None:
+    """On a full disk; and where pipes stand in the place of its files."""
+    asked: dict[str, Any] = {"method": ["grad_sam"], "cache": tmp_path / "cache", "progress": False}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if pipes:
+        wf.compare(explainer, TEXTS[:2], **asked)
+        for path in sorted((tmp_path / "cache").iterdir()):
+            path.unlink()
+            os.mkfifo(path)
+    else:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (150, limits[1]))
+    try:
+        with pytest.raises(BadInput, match=r"cache/[\w.]+' cannot be written"):
+            wf.compare(explainer, TEXTS[:2], **asked)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_entries_of_a_cache_that_changed_places_are_not_read(explainer: wf.Explainer, tmp_path: Path) -> None:

@@ -170,15 +170,18 @@ def test_bad_rows_are_told_apart_and_the_job_goes_on(explainer: wf.Explainer, tm
     path = tmp_path / "rows.jsonl"
     long = " ".join(["good"] * 40)
     lines = [json.dumps({"text": t}) for t in (TEXTS[3], "  ", TEXTS[5], long)]
-    path.write_text("\n".join([*lines, "{no json", json.dumps({"words": "x"}), json.dumps({"text": None})]))
+    path.write_text(
+        "\n".join([*lines, "{no json", json.dumps({"words": "x"}), json.dumps({"text": None}), "[" * 10**5])
+    )
     dataset = wf.explain_dataset(explainer, path, out=tmp_path / "out", method=METHODS, column="text")
     assert {e.units.text for e in dataset} == {TEXTS[3], TEXTS[5]} and len(dataset) == 4
     reasons = {f["place"]: (f["kind"], f["reason"]) for f in dataset.failures()}
-    assert reasons.keys() == {1, 3, 4, 5, 6} and dataset.errors == 5
+    assert reasons.keys() == {1, 3, 4, 5, 6, 7} and dataset.errors == 6
     assert "the text is empty" in reasons[1][1]
     assert reasons[3] == ("TooLong", "the text has 42 tokens, and the model takes 16.")
     assert "not valid JSON" in reasons[4][1] and "no 'text'" in reasons[5][1] and "expected a string" in reasons[6][1]
-    assert dataset.summary.error_kinds == {"BadInput": 4, "TooLong": 1}
+    assert "nested more than 100 deep" in reasons[7][1]
+    assert dataset.summary.error_kinds == {"BadInput": 5, "TooLong": 1}
     alone = explainer.explain(TEXTS[5], method="grad_sam")
     np.testing.assert_allclose(dataset.row(2)["grad_sam"].scores, alone.scores, atol=1e-5)
 

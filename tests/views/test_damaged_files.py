@@ -10,6 +10,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import whyformer as wf
 from tests.views import samples
 from tests.views.results import ALL
 from whyformer.errors import BadInput, WhyformerError
-from whyformer.files import DEEPEST
+from whyformer.files import DEEPEST, members_bytes
 from whyformer.results.result import Result
 
 KINDS = sorted(ALL, key=lambda kind: kind.__name__)
@@ -254,6 +255,24 @@ def test_a_small_file_does_not_take_all_memory(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 50e6
+
+
+def test_names_of_many_members_are_compared_once() -> None:
+    """Each was looked for among all of them: 20,000 of a 4 MB file took 15 seconds, 100,000 minutes."""
+
+    class Name(str):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Name.compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    np.lib.format.write_array(stream := io.BytesIO(), np.zeros(1))
+    members: Any = [SimpleNamespace(filename=Name(f"x{i}.npy"), file_size=136) for i in range(200)]
+    archive: Any = SimpleNamespace(open=lambda member: io.BytesIO(stream.getvalue()))
+    assert members_bytes(archive, members) == (1600, 0) and Name.compared < 1000
 
 
 def test_what_is_packed_tightly_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

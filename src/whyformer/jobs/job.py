@@ -17,7 +17,7 @@ from whyformer import parameters
 from whyformer.errors import BadInput, JobStopped, NotOffered
 from whyformer.explainer import PARAMETERS, CoreExplainer
 from whyformer.extras import require
-from whyformer.files import path_of
+from whyformer.files import is_file, path_of
 from whyformer.jobs.dataset import ExplainedDataset
 from whyformer.jobs.folder import MANIFEST, WHY, Commit, JobFolder, Written, read_manifest
 from whyformer.jobs.processes import Actors, Pool, Processes, cluster, require_whole, run_here
@@ -250,7 +250,7 @@ def _sizes(
 ) -> tuple[int, int, int]:
     """Of parts and batches: as asked, as the job in the folder has them, or as suits the device."""
     usual = dict(zip(("batch_tokens", "batch_size"), sizes_for(explainer), strict=True)) | {"part_rows": PART_ROWS}
-    sizes = usual | (read_manifest(folder)["asked"] if (folder / MANIFEST).is_file() else {})
+    sizes = usual | (read_manifest(folder)["asked"] if is_file(folder / MANIFEST) else {})
     return part_rows or sizes["part_rows"], tokens or sizes["batch_tokens"], most or sizes["batch_size"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput
 from whyformer.extras import require
-from whyformer.files import IMAGES, csv_header, csv_lines, is_file, is_folder, path_of, readable_file
+from whyformer.files import IMAGES, csv_header, csv_lines, is_file, is_folder, parsed, path_of, readable_file
 from whyformer.inputs.table_schema import Table
 
 FILES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".txt")
@@ -138,9 +137,9 @@ def _of_csv(path: Path, separator: str) -> Rows:
 def _json_rows(path: Path) -> Iterator[Any]:
     for line in _text_rows(path):
         try:
-            yield json.loads(line)
+            yield parsed(line)
         except ValueError as error:
-            yield Unreadable(f"the line is not valid JSON ({error}).", line[:200])
+            yield Unreadable(f"the line cannot be read: {error}.", line[:200])
 
 
 def _text_rows(path: Path) -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from whyformer.errors import NotOffered
-from whyformer.files import PRIVATE, Damaged, parsed, write_file
+from whyformer.files import PRIVATE, Damaged, parsed, write_file, writing
 from whyformer.shapes import Array
 
 # Fields that hold arrays say of what: JSON knows numbers only.
@@ -247,7 +247,8 @@ def reason(error: Exception) -> str:
 def write_piece(value: Any, path: Path) -> None:
     """One line with the checksum of the rest, and the value; whole or not at all, also where several write it."""
     data = json.dumps(to_plain(value), ensure_ascii=False).encode()
-    write_file(path, _checksum(path, data) + b"\n" + data, PRIVATE)
+    with writing(path):
+        write_file(path, _checksum(path, data) + b"\n" + data, PRIVATE)
 
 
 def _checksum(path: Path, data: bytes) -> bytes:

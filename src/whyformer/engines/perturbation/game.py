@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from whyformer.engines.perturbation.players import leave_one_out
 from whyformer.engines.perturbation.variants import Filled, Variants
 from whyformer.errors import ModelFailed, NotOffered, one_of
-from whyformer.files import append_to, private_folder
+from whyformer.files import append_to, private_folder, writing
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.language import places, spoken_at
 from whyformer.loan.borrow import known_about, modules_of
@@ -342,7 +342,7 @@ class VariantStore:
         records["said"] = said_MX
         for number, record in enumerate(records):
             records["checksum"][number] = self._checksum(record.tobytes()[:-4])
-        with append_to(self.path) as file:
+        with writing(self.path), append_to(self.path) as file:
             file.write(records.tobytes())
 
     def _checksum(self, record: bytes) -> int:
