@@ -7,10 +7,11 @@ import inspect
 import sys
 from pathlib import Path
 
-# Asked for by name: they need data (python -m bench.heads_pruning --data FOLDER) or another device, or take long.
+# Asked for by name: they need data (python -m bench.heads_pruning --data FOLDER) or another device, write or take long.
 BY_NAME = {
     "attention_debate",
     "compiled",
+    "coverage",
     "device_agreement",
     "frontier",
     "heads_by_layer",

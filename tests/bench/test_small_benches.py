@@ -19,7 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import whyformer as wf
-from bench import attention_debate, fuzz, heads_by_layer, house, in_context, proxy, small, vision_language
+from bench import attention_debate, coverage, fuzz, heads_by_layer, house, in_context, proxy, small, vision_language
 from bench.attention_debate_training import jsd, kl, tvd
 from bench.in_context_model import trained
 from bench.mutations import MUTATIONS, ROOT
@@ -159,6 +159,19 @@ def test_the_report_on_heads_finds_the_known_induction_heads(capsys: pytest.Capt
     for head, row in found.items():
         assert (row["induction"] > 0.5) == head.startswith("1"), head
         assert row["copying"] > 0.9 or not head.startswith("1"), head
+
+
+def test_capabilities_of_the_coverage_page() -> None:
+    """Some rows are tried again; a row whose call does something else is found."""
+    rows = {cells[1]: cells for line in coverage.PAGE.read_text().splitlines() if len(cells := line.split("|")) > 6}
+    numbered = {int(number): cells for number, cells in rows.items() if number.isdigit()}
+    assert list(numbered) == list(range(1, 41)) and set(numbered) == {*coverage.CHECKS, 40}
+    assert {n for n, cells in numbered.items() if cells[-2] != "works"} == set(coverage.BUT)
+    at = coverage.Things()
+    for number in (1, 4, 5, 6, 7, 10, 20, 23, 32, 34, 35, 38, 40):
+        assert coverage.verdict(number, numbered[number][4].strip("`"), at) == numbered[number][-2], number
+    for number, other in ((4, 5), (6, 7), (20, 23)):
+        assert coverage.verdict(number, numbered[other][4].strip("`"), at).startswith("fails: AssertionError")
 
 
 # The needle bench: one sentence holds the answer, and ranks are counted as said.
