@@ -399,11 +399,10 @@ class Examined:
                 at += self.brute.units(a).index(unit)
                 break
             at += len(self.brute.units(a))
-        if np.argmax(drops) != at or drops[at] < 3 * np.partition(np.abs(drops), -2)[-2]:
-            return  # the cause does not decide for this input
         by_own = self.brute.scores("occlusion", self.case.arguments, e.options.get("replace"))
-        if by_own is not None and np.argmax(np.abs(by_own)) != at:
-            return  # nor does it for the baseline of this explanation
+        for sizes in (drops, drops if by_own is None else np.abs(by_own)):
+            if np.argmax(sizes) != at or sizes[at] < 3 * np.partition(np.abs(sizes), -2)[-2]:
+                return  # the cause does not decide for this input, or for the baseline of this explanation
         shown = np.where(np.array(e.units.special, bool), 0, np.abs(e.scores))  # below zero by another baseline
         order = np.flatnonzero(~np.array(e.units.special, bool))
         if len(order) != len(drops):

@@ -292,7 +292,20 @@ def test_the_sequence_that_asks_is_the_target_wherever_it_stands() -> None:
         np.testing.assert_allclose(scores, by_stream(other)[stream], atol=1e-5)
 
 
-@pytest.mark.parametrize("way", ["added", "laid end to end", "beside", "out of sight"])
+def test_arguments_that_are_laid_end_to_end_have_all_their_units() -> None:
+    """The second one's were called [CLS], [EXTRA1] and so on."""
+    model, inputs = named("laid end to end", "a", "b"), {"a": SOURCE[:1], "b": SAME_LENGTH[:1]}
+    found = wf.explain(model, inputs, method="occlusion", target=0, replace="zero")[0]
+    expected = []
+    for name, ids in inputs.items():
+        for place in range(ids.shape[1]):
+            other = torch.where(torch.arange(ids.shape[1]) == place, 0, ids)
+            expected.append((model(**inputs) - model(**inputs | {name: other}))[0, 0].item())
+    np.testing.assert_allclose(found.scores, expected, atol=1e-5)
+    assert wf.explain(model, inputs, method="attention_rollout")[0].units == found.units
+
+
+@pytest.mark.parametrize("way", ["added", "beside", "out of sight"])
 def test_an_argument_that_has_no_units_is_named(way: str) -> None:
     model, inputs = named(way, "a", "b"), {"a": SOURCE, "b": SAME_LENGTH}
     found = wf.explain(model, inputs, method="occlusion", target=0)[0]

@@ -253,8 +253,11 @@ def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     ]
     if images:
         return ImageInput(model, processor, main=images[0])
-    plain = TensorInput(model, processor)
-    return TensorInput(model, processor, example=plain.adopt(inputs))
+    return _of_columns(model, processor, inputs)
+
+
+def _of_columns(model: nn.Module, processor: Any, inputs: Any) -> TensorInput:
+    return TensorInput(model, processor, example=TensorInput(model, processor).adopt(inputs))
 
 
 def _by_use(text: TextInput, inputs: Any) -> Modality:
@@ -262,6 +265,8 @@ def _by_use(text: TextInput, inputs: Any) -> Modality:
     sequences = sequences_of(text, inputs)
     if sequences is None:
         return text
+    if sequences.in_line:
+        return _of_columns(text.model, text.processor, inputs)
     source, *others = sequences.own or (text.main,)
     modality = Seq2SeqInput(text.model, text.processor, source, others[0]) if others else text
     scored = {modality.main, *others[:1]}

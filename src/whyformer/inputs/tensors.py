@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whyformer.capture.functions import ATTENTION, PRODUCTS, tensors_in
+from whyformer.capture.functions import ATTENTION, JOINS, PRODUCTS, tensors_in
 from whyformer.capture.lookups import ABSENT
 from whyformer.capture.roles import first_values
 from whyformer.capture.trail import Notes
@@ -50,6 +50,7 @@ class Flow(TorchFunctionMode):
         super().__init__()
         self.entered: set[str] = set()  # their positions are queries or keys of some attention
         self.joined: set[str] = set()  # combined with another one before any attention
+        self.in_line: set[str] = set()  # laid end to end with another one, as one sequence
         self.asked: list[tuple[frozenset[str], frozenset[str]]] = []  # (queries, keys) of different arguments
         self._origins = Notes[StreamOrigin]()
         for name, tensor in arguments.items():
@@ -69,12 +70,12 @@ class Flow(TorchFunctionMode):
         name = func.__name__
         if not known or name.startswith("new_") or name.endswith("_like"):
             return out
-        origin = self._made(name, known)
+        origin = self._made(name, known, out)
         for tensor in tensors_in([out]) or ([args[0]] if name == "__setitem__" else []):
             self._origins.put(tensor, origin)
         return out
 
-    def _made(self, name: str, known: list[tuple[Tensor, StreamOrigin]]) -> StreamOrigin:
+    def _made(self, name: str, known: list[tuple[Tensor, StreamOrigin]], out: Any) -> StreamOrigin:
         origins = [origin for _, origin in known]
         behind = NOBODY.union(*(origin.behind for origin in origins))
         attended = any(origin.attended for origin in origins)
@@ -87,9 +88,11 @@ class Flow(TorchFunctionMode):
             return StreamOrigin(query, behind, True)
         positions = NOBODY.union(*(origin.positions for origin in origins))
         # After attention, what was read of one sequence may be added to what was read of another.
-        ids = name in {"cat", "concat", "concatenate"} and all(tensor.ndim == 2 for tensor, _ in known)
+        ids = name in JOINS and all(tensor.ndim == 2 for tensor, _ in known)
         if len(positions) > 1 and not attended and (ids or len(vectors) > 1):
             self.joined |= positions
+            longest = max(tensor.shape[1] for tensor, _ in known)
+            self.in_line |= positions if name in JOINS and out.shape[1] > longest else NOBODY
         return StreamOrigin(positions if not attended else origins[0].positions, behind, attended)
 
 
@@ -100,6 +103,7 @@ class Sequences:
     own: tuple[str, ...]  # arguments that are sequences, the one with the keys first
     unscored: tuple[str, ...]  # other arguments that reach the output
     passes: int  # forward passes it took to find that out
+    in_line: bool = False  # arguments that are laid end to end: columns of one sequence
 
 
 def sequences_of(modality: Modality, inputs: Any) -> Sequences | None:
@@ -148,7 +152,8 @@ def _found(modality: Modality, one: Batch, numbers: Mapping[str, Tensor]) -> Seq
             except WhyformerError:  # the model reads the argument, or it would take any number
                 pass
         unscored.append(name)
-    return Sequences(tuple(own), tuple(unscored), passes)
+    in_line = not own and all(numbers[k].ndim == 2 for k in flow.in_line) and modality.main in flow.in_line
+    return Sequences(tuple(own), tuple(unscored), passes, in_line)
 
 
 def different(values: Tensor) -> Tensor:
