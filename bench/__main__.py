@@ -25,8 +25,6 @@ BY_NAME = {
     "needle",
     "proxy",
     "quantised",
-    "recommend_budget",
-    "recommendation",
     "retrained_attention",
     "scale",
     "serve",
@@ -34,7 +32,6 @@ BY_NAME = {
     "smollm2",
     "strain",
     "tabular_study",
-    "tcav_seeds",
 }
 
 

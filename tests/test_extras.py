@@ -241,7 +241,7 @@ FEATURES: dict[str, tuple[str, str, Feature]] = {
     "dataset": ("pyarrow", "batch", lambda words, at: wf.explain_dataset(None, ["a"], out=at)),
     "cluster": ("ray", "ray", lambda words, at: wf.explain_dataset(None, ["a"], out=at, engine="ray")),
     "server": ("fastapi uvicorn", "web", lambda words, at: server()),
-    "$ demo": ("transformers whyformer_models sklearn", "hf,models,eval", lambda words, at: command("demo")),
+    "$ demo": ("transformers whyformer_models", "hf,models", lambda words, at: command("demo")),
     "$ serve": ("fastapi uvicorn whyformer_models", "web,models", lambda words, at: command("serve")),
     "$ proxy": (
         "httpx opentelemetry",

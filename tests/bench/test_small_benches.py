@@ -25,8 +25,6 @@ from bench.in_context_model import trained
 from bench.mutations import MUTATIONS, ROOT
 from bench.needle import FACTS, Case, case_of, judged
 from bench.one_pass import FORMULAS, INTEGRALS, main, one_pass, plain, products
-from bench.recommend_budget import RULES, arguments, rows_of
-from bench.recommend_budget import main as recommend_budget
 from tests.models import CASES
 from tests.references.checks import attention_debate as twin
 from training import shapes
@@ -221,33 +219,6 @@ def test_ranks() -> None:
     assert row["ranks"]["max"] == [3, 4, 2, 3]
     assert row["ranks"]["positive"] == [3, 4, 2, 3]  # of two that are equal, the other stands above
     assert row["first_token"] == pytest.approx(9 / 23)
-
-
-# The held-out claim of recommend within a budget, on the shipped models and few methods.
-
-
-def test_the_choice_is_not_behind_the_best_in_hindsight() -> None:
-    methods = ["attn_lrp", "value_norms", "two_ended"]
-    how = ["--kinds", "text", "--budgets", "3", "150", "--inputs", "4", "--halves", "2", "3", "--splits", "2"]
-    rows = list(rows_of(arguments(how), methods, spaces=[], guided=False))
-    assert [(row.budget, row.half, len(row.splits)) for row, _ in rows] == [("3", 2, 2), ("150", 2, 2)]
-    (_, cheap), (_, dear) = rows
-    assert "two_ended" in cheap.over and {c.name for c in dear.pool.candidates} == set(methods)
-    for row, _ in rows:
-        assert not row.behind, row.line()
-        assert all(split.lead[0] >= 0 for split in row.splits), "the choice itself stands in hindsight"
-
-
-def test_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    how = ["--kinds", "table", "--inputs", "4", "--halves", "2", "--splits", "1", "--budgets", "3"]
-    assert recommend_budget([*how, "--methods", "attn_lrp", "value_norms", "--out", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "| table | 3 | 2 |" in said and "in 0 of 1 splits" in said
-    stored = json.loads((tmp_path / "table_3.json").read_text())
-    assert np.shape(stored["values"]) == (4, len(stored["names"]), 2)
-    assert recommend_budget(["--saved", str(tmp_path), "--halves", "2", "--splits", "3"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 + len(RULES) and all("of 3 |" in line for line in lines[2:])
 
 
 # Calls that make no sense end in an error of ours and change nothing (bench/fuzz.py in short); current mutations.

@@ -231,8 +231,8 @@ def truthfulness_of(games: Games, pool: CandidatePool, inputs: Sequence[int], va
 
 
 BACKWARD = 1.0  # forwards, in multiply-adds: gradients of what goes in, as no weight needs one
-# Of Shapley values by regression (python -m bench.recommend_budget --guides). "+alone" costs four forwards more, so
-# that a small budget may have room for the name alone; generic_attention is behind with it on pictures.
+# Of Shapley values by regression (bench/recommend_budget.py --guides, commit e7265211). "+alone" costs four forwards
+# more, so that a small budget may have room for the name alone; generic_attention is behind with it on pictures.
 GUIDES = ("attn_lrp+alone", "attn_lrp", "generic_attention", "input_x_gradient+alone", "input_x_gradient")
 MOST = 1024  # evaluations of these
 FEWEST = 8
