@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -16,7 +17,7 @@ import whyformer as wf
 from tests.models import CASES
 from tests.models.case import randint, randn, seeded
 from whyformer import explanations
-from whyformer.errors import NotOffered
+from whyformer.errors import NotOffered, WhyformerError
 from whyformer.explanations import _fetched
 from whyformer.inputs import batch
 from whyformer.inputs.batch import all_real, on_host
@@ -477,12 +478,59 @@ class Joined(Blocks):
         return self.read(torch.cat([self.first(a), self.second(b)], 1))
 
 
-def test_a_gradient_at_the_input_is_of_one_sequence() -> None:
-    """The numbers of the first stood at the last positions, and the second had none."""
+def test_gradients_at_the_input_are_of_each_sequence() -> None:
+    """Given as baseline={argument: tensor}, what stands for absent numbers is that of captum's tuples."""
     model, inputs = seeded(Joined), {"a": randn(1, 2, 5), "b": randn(1, 3, 3)}
-    with pytest.raises(NotOffered, match="belong to several"):
-        wf.explain(model, inputs, method="saliency", at="input", target=CLASS)
-    assert (wf.explain(model, inputs, method="saliency", target=CLASS)[0].scores > 0).all()
+    how: dict[str, Any] = {"target": CLASS}
+    at_input = wf.explain(model, inputs, method="input_x_gradient", at="input", **how)[0]
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in inputs.items()}
+    slopes = torch.autograd.grad(model(**leaves)[0, CLASS], list(leaves.values()))
+    by_hand = [(slope * x).sum(-1)[0] for slope, x in zip(slopes, inputs.values(), strict=True)]
+    np.testing.assert_allclose(at_input.scores, torch.cat(by_hand), atol=1e-6)
+    start = {"a": torch.ones(1, 2, 5), "b": torch.zeros(3, 3)}
+    found = wf.explain(model, inputs, method="integrated_gradients", baseline=start, **how)[0]
+    change = model(**inputs)[0, CLASS] - model(start["a"], start["b"][None])[0, CLASS]
+    assert found.scores.sum() == pytest.approx(change.item(), abs=1e-2)
+
+
+@pytest.mark.parametrize("method", ["occlusion", "two_ended", "shap"])
+def test_masked_numbers_may_be_given(method: str, tmp_path: Path) -> None:
+    model, inputs = seeded(Joined), {"a": randn(1, 2, 5), "b": randn(1, 3, 3)}
+    given = {"a": torch.full((1, 2, 5), 0.5), "b": torch.ones(3, 3)}
+
+    def value(*present: int) -> float:
+        rows = {name: given[name].reshape(inputs[name].shape).clone() for name in inputs}
+        for unit in present:
+            name, step = ("a", unit) if unit < 2 else ("b", unit - 2)
+            rows[name][0, step] = inputs[name][0, step]
+        return float(model(**rows)[0, CLASS].detach())
+
+    whole, units = value(*range(5)), range(5)
+    found = wf.explain(model, inputs, method=method, target=CLASS, replace=given)[0]
+    without = [whole - value(*(u for u in units if u != unit)) for unit in units]
+    alone = [value(unit) - value() for unit in units]
+    if method == "shap":
+        assert found.scores.sum() == pytest.approx(whole - value(), abs=1e-5)
+    else:
+        expected = without if method == "occlusion" else (np.array(without) + alone) / 2
+        np.testing.assert_allclose(found.scores, expected, atol=1e-5)
+    found.save(tmp_path / "why.html")
+    assert "replace=" in (tmp_path / "why.html").read_text(encoding="utf-8")
+
+
+def test_masked_numbers_that_cannot_stand_there() -> None:
+    model, inputs = seeded(Joined), {"a": randn(1, 2, 5), "b": randn(1, 3, 3)}
+    for given, words in (
+        (torch.ones(5), "give one for each, replace={'a': …, 'b': …}"),
+        ({"a": torch.ones(7)}, r"has shape \(7,\); what it replaces has \(2, 5\)"),
+        ({"c": torch.ones(7)}, "unknown argument 'c'"),
+        ({"a": torch.full((5,), torch.nan)}, "NaN"),
+    ):
+        with pytest.raises(WhyformerError, match=words):
+            wf.explain(model, inputs, method="occlusion", replace=given)
+    sentiment, tokenizer = wf.demo.load_sentiment()
+    with pytest.raises(WhyformerError, match="no tensor of floats"):
+        wf.explain(sentiment, "I like it", processor=tokenizer, method="occlusion", replace=torch.ones(3))
 
 
 class MixedVariables(Blocks):

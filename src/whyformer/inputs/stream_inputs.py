@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.lookups import SwapEmbedding
-from whyformer.errors import BadInput, UnknownName
+from whyformer.errors import BadInput, UnknownName, reading
 from whyformer.inputs.batch import Batch, Placed
 from whyformer.inputs.units import pick
 from whyformer.results.types import Units
+from whyformer.targets import require_dense
 
 Baseline = str | int | float | Tensor | np.ndarray[Any, Any] | None
+Numbers = Tensor | Mapping[str, Tensor]  # that stand for masked ones: of one argument, or by argument
 Layout = Mapping[str, slice]  # where each stream lies among all positions of the run
 
 
@@ -73,7 +75,7 @@ class StreamInput(ABC):
         rows = []
         for row, numbers in enumerate(numbers_B):
             if isinstance(baseline, (Tensor, np.ndarray, float)):
-                filled = _fitted(baseline, numbers, self.stream)
+                filled = fitted(baseline, numbers, f"baseline of {self.stream!r}")
             else:
                 filled = self.filled(row, numbers, self.fillers[0] if baseline is None else baseline)
             rows.append(torch.where(self.kept(row, numbers) & self.open(row, keep_special), filled, numbers))
@@ -109,14 +111,13 @@ class Vectors(StreamInput):
 
 
 class Columns(StreamInput):
-    """The columns of one tensor of floats, or the tensor as a whole."""
+    """The columns or steps of one tensor of floats, or the tensor as a whole."""
 
     fillers = ("zero",)
 
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
-        if self.positions.stop - self.positions.start == numbers.numel():
-            return numbers.flatten()
-        return numbers.amax()[None] if largest else numbers.sum()[None]
+        of_units = numbers.reshape(self.positions.stop - self.positions.start, -1)
+        return of_units.amax(1) if largest else of_units.sum(1)
 
     def kept(self, row: int, numbers: Tensor) -> Tensor:
         return torch.ones_like(numbers, dtype=torch.bool)
@@ -188,20 +189,22 @@ def require_taken(stream_inputs: Sequence[StreamInput], baseline: object) -> Non
         )
 
 
-def _fitted(baseline: Tensor | np.ndarray[Any, Any] | float, numbers: Tensor, stream: str) -> Tensor:
-    tensor = of_one(torch.as_tensor(baseline).to(numbers), numbers.ndim)
+def fitted(baseline: Tensor | np.ndarray[Any, Any] | float, numbers: Tensor, name: str) -> Tensor:
+    """Return a baseline in the shape of one input's numbers; a leading axis of one is dropped, as captum has it."""
+    with reading(f"{name} is no tensor of numbers", "Give a tensor or an array of them."):
+        tensor = torch.as_tensor(baseline)
+    require_dense(name, tensor, "give it{}.")
+    tensor = tensor.to(numbers)
+    if not bool(torch.isfinite(tensor).all()):
+        raise BadInput(f"{name} holds NaN or infinity, and scores are differences from it: give finite numbers.")
     try:
-        return tensor.expand_as(numbers)
+        single = tensor.ndim == numbers.ndim + 1 and len(tensor) == 1
+        return (tensor[0] if single else tensor).expand_as(numbers)
     except RuntimeError:
         raise BadInput(
-            f"baseline of {stream!r} has shape {tuple(tensor.shape)}; what it replaces has {tuple(numbers.shape)}. "
-            "Give one of that shape, or one that expands to it."
+            f"{name} has shape {tuple(tensor.shape)}; what it replaces has {tuple(numbers.shape)}. Give one of that "
+            "shape, or one that expands to it."
         ) from None
-
-
-def of_one(baseline: Tensor, axes: int) -> Tensor:
-    """Return a baseline without the leading axis of a batch of one, (1, …), as captum has it."""
-    return baseline[0] if baseline.ndim == axes + 1 and len(baseline) == 1 else baseline
 
 
 def at_units(mask: Sequence[bool], values: Tensor) -> Tensor:

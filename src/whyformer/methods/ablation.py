@@ -30,6 +30,7 @@ from whyformer.engines.perturbation.variants import (
     players_of_parts,
 )
 from whyformer.evidence import ABOUT_95, difference_interval
+from whyformer.inputs.stream_inputs import Numbers
 from whyformer.inputs.table_reference import baselines_of
 from whyformer.parameters import Hold, Limits, OneOf, Replacement
 from whyformer.registry import Passes, guides, method, one_forward
@@ -71,13 +72,14 @@ def random(run: Run) -> Attribution:
     class_specific=True,
     meaning="drop in the output when the feature is masked",
 )
-def occlusion(run: Run, *, replace: Replacement = None) -> Attribution:
+def occlusion(run: Run, *, replace: Replacement | Numbers = None) -> Attribution:
     """Measure how far the output drops when one feature is masked: r_i = s(x) - s(x without i).
 
     Answers of a chat server are sampled: ``errors`` then span the 95 % confidence interval of each difference.
 
     ``replace``: the baseline. Text: "mask", "unk", "pad", "delete", "attention_mask" or a token id; images: "mean",
-    "zero", "blur"; vectors: "zero", "mean" (of the input's own); tables with Table(reference=…): "rows" (a few
+    "zero", "blur"; vectors: "zero", "mean" (of the input's own); all floats: a tensor with the shape of one input, or
+    {argument: tensor} of a module with several; tables with Table(reference=…): "rows" (a few
     reference rows that cover the others, and the weighted mean over them; "rows:16" for another number), "mean" (one
     row of means and most frequent categories), "zero"; without: "uniform" (0, and the mean over all categories of a
     column), "zero". The default is the first of these that the model supports. With several streams, each uses its
@@ -173,7 +175,7 @@ def two_ended(
     run: Run,
     *,
     by: Annotated[str, OneOf(*BY)] | None = None,
-    replace: Replacement = None,
+    replace: Replacement | Numbers = None,
     keep_special: bool | Sequence[int] = True,
     superpixels: Annotated[int, Limits(2, 10**6)] = 32,
     hold: Hold = None,

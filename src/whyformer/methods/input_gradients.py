@@ -12,8 +12,8 @@ from torch import Tensor
 from whyformer.engines.gradient import InputSpace, MultiStream, SingleInput, gradient_space
 from whyformer.engines.gradient.input_space import Norm
 from whyformer.engines.gradient.multi_stream import Where
-from whyformer.errors import BadInput, NotOffered, UnknownName, reading
-from whyformer.inputs.stream_inputs import of_one
+from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.inputs.stream_inputs import Baseline, fitted
 from whyformer.inputs.tensors import TensorInput, require_steps
 from whyformer.loan.borrow import known_about
 from whyformer.parameters import Count, Megabytes, Patches, Weight
@@ -21,13 +21,10 @@ from whyformer.registry import method, one_backward
 from whyformer.run import Attribution, Run
 from whyformer.shapes import Array
 from whyformer.study.interference import rounding_step
-from whyformer.targets import require_dense
 
 MEMORY_MB = 1024  # of a batch of points
 TOLERATED = 0.05  # largest relative completeness error without a warning
 NEAR = 1e-3  # fraction of the path before the first of fifty points
-Start = str | int | float | Tensor | np.ndarray[Any, Any]
-Baseline = Start | None
 
 
 @method(
@@ -70,7 +67,8 @@ def integrated_gradients(
     Misleads when: the baseline is meaningful to the model (a sentence of [MASK] has its own prediction), or the
     completeness error is not small: raise ``steps``.
     """
-    space = gradient_space(run, at)
+    by_name = isinstance(baseline, Mapping) and not run.modality.embeds  # the arguments of a module, as it takes them
+    space = gradient_space(run, "input" if at is None and by_name else at)
     space.check_smoothing(patch_smoothing)
     wanted = _away_from_jumps(run, space, _default(run, space)) if baseline is None else baseline
     start, base_B = _baseline(run, space, wanted, keep_special)
@@ -163,9 +161,7 @@ def _integral(
     return total
 
 
-def _baseline(
-    run: Run, space: InputSpace, baseline: Start | Mapping[str, Baseline], keep_special: bool | Sequence[int]
-) -> tuple[Tensor, Tensor]:
+def _baseline(run: Run, space: InputSpace, baseline: Any, keep_special: bool | Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return the (B, …) baselines, and the explained values there."""
     if isinstance(space, MultiStream):
         start = space.start(baseline, keep_special)
@@ -175,7 +171,7 @@ def _baseline(
         raise BadInput("a baseline for each stream is for models with several; this one has a single input.")
     inputs, free = space.inputs, _free(run, space, keep_special)
     if isinstance(baseline, (Tensor, np.ndarray, float)):
-        return _started(space, _expanded(baseline, inputs), free)
+        return _started(space, fitted(baseline, inputs[0], "baseline").expand_as(inputs), free)
     other = run.modality.baseline(baseline, run, keep_special)
     if other is not None:
         return space.seen(other)
@@ -195,22 +191,6 @@ def _started(space: InputSpace, start: Tensor, free: Tensor) -> tuple[Tensor, Te
     """Restore positions that are kept: padding, and special tokens on request."""
     start = torch.where(free, start, space.inputs)
     return start, space.values(start)
-
-
-def _expanded(baseline: Tensor | np.ndarray[Any, Any] | float, inputs: Tensor) -> Tensor:
-    with reading("baseline is no tensor of numbers", "Give a tensor or an array of them."):
-        tensor = torch.as_tensor(baseline)
-    require_dense("baseline", tensor, "give it{}.")
-    tensor = of_one(tensor.to(inputs), inputs.ndim - 1)
-    if not bool(torch.isfinite(tensor).all()):
-        raise BadInput("baseline holds NaN or infinity, and scores are differences from it: give finite numbers.")
-    try:
-        return tensor.expand(inputs.shape[1:]).expand_as(inputs)
-    except RuntimeError:
-        raise BadInput(
-            f"baseline has shape {tuple(tensor.shape)}; what it replaces has {tuple(inputs.shape[1:])} in every input. "
-            "Give one of that shape, or one that expands to it."
-        ) from None
 
 
 def _free(run: Run, space: SingleInput, keep_special: bool | Sequence[int]) -> Tensor:

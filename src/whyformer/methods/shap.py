@@ -28,6 +28,7 @@ from whyformer.engines.perturbation.players import (
 from whyformer.engines.perturbation.regression import TOP, KnownErrors, Pairs, corrected, fitted
 from whyformer.engines.perturbation.variants import Replaced, Variants, grouped_variants
 from whyformer.errors import BadInput, WhyformerError
+from whyformer.inputs.stream_inputs import Numbers
 from whyformer.inputs.table_reference import baselines_of
 from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.methods.input_gradients import alone
@@ -86,7 +87,7 @@ def shap(
     evaluations: Annotated[int, Limits(4, 10**7)] | Annotated[str, OneOf("auto")] = 512,
     guide: str | None = None,
     interactions: Annotated[int, Limits(0, 1000)] = 0,
-    replace: Replacement = None,
+    replace: Replacement | Numbers = None,
     keep_special: bool | Sequence[int] = True,
     superpixels: Annotated[int, Limits(2, 10**6)] = 32,
     hold: Hold = None,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from whyformer.brief import cut
+from whyformer.errors import shown
 from whyformer.registry import PASSES, answers, default_method, get_method, meaning_of
 from whyformer.results.types import EXPLAINS_PROBABILITY, Choice, Cost, Explanation, Hop, Target, scalar_name
 from whyformer.views.image_marks import frames_of, gradient_space
@@ -306,7 +307,7 @@ def options(explanation: Explanation) -> str:
     for name, value in explanation.options.items():
         # Scores are differences to the baseline: it is named even where it is the default.
         if (value is not None and (changed is None or name in STAND_INS)) or name in (changed or ()):
-            told.append(f"{name}={value}")
+            told.append(f"{name}={value if isinstance(value, str) else shown(value)}")
     return ", ".join(told)
 
 

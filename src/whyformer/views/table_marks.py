@@ -46,7 +46,8 @@ def unseen_panel(columns: Sequence[str]) -> list[Panel]:
 
 def stand_in_of(explanation: Explanation) -> str:
     """What a method put in the place of a column: "mean", "zero"; nothing where it took nothing away."""
-    return next((str(explanation.options[name]) for name in STAND_INS if explanation.options.get(name)), "")
+    chosen = next((value for name in STAND_INS if (value := explanation.options.get(name)) is not None), "")
+    return str(chosen) if isinstance(chosen, (str, int)) else "the given numbers"
 
 
 def untried(explanation: Explanation) -> list[int]:

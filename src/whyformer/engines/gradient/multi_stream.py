@@ -18,6 +18,7 @@ from whyformer.engines.gradient.input_space import InputSpace, SingleInput, Toke
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.stream_inputs import Baseline, StreamInput, require_taken
+from whyformer.inputs.tensors import TensorInput
 from whyformer.loan.spread import SavedBytes
 from whyformer.parameters import OneOf
 from whyformer.run import Run
@@ -270,9 +271,10 @@ def _with_columns(run: Run, attended: Run, gradient: bool) -> InputSpace:
 
 
 def _inputs_of(run: Run) -> list[StreamInput]:
-    """Return the tensors of floats of a module with several, whose columns are the units."""
-    plain = run.modality.stream == "table" and not run.modality.named_columns
-    return run.modality.stream_inputs("table", {"table": slice(None)}, run, run.modality) if plain else []
+    """Return the tensors of floats of a module with several, whose columns or steps are the units."""
+    modality = run.modality
+    plain = isinstance(modality, TensorInput) and not modality.named_columns and not modality.by_variable(run.batch)
+    return modality.stream_inputs(modality.stream, {modality.stream: slice(None)}, run, modality) if plain else []
 
 
 def _no_steps(run: Run, leaf: Tensor) -> bool:

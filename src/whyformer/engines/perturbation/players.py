@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -154,7 +155,7 @@ def players_of(
     return Players(tuple(members), centres, len(units), "permutation" if table else "partition")
 
 
-def absent_player(run: Run, replace: str | int | None) -> str | int:
+def absent_player(run: Run, replace: Any) -> Any:
     """What stands for an absent player: what was asked for, or the first that may be put in several places at once."""
     if replace is not None:
         return run.modality.replacement(replace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Filling, SamplePool, with_deleted
 from whyformer.inputs.language import spans_without, without_tokens
 from whyformer.inputs.multi_input import filling_by_stream, fitting, owners_by_stream
+from whyformer.inputs.stream_inputs import fitted
 from whyformer.inputs.table_reference import rows_asked
 from whyformer.inputs.units import Column
 from whyformer.results.types import ROUNDING, Units
@@ -58,7 +60,7 @@ class Variants(ABC):
         It is the name that was asked for, unless every stream took one and the same other.
         """
         remarks = baseline_remarks(run.modality, replacement, by_default)
-        if run.modality.pointers:
+        if run.modality.pointers or not isinstance(replacement, (str, int)):
             return replacement, remarks
         taken: dict[str, str | int] = {run.modality.stream: replacement}
         if run.modality.multi_input or run.multi_stream:
@@ -107,13 +109,35 @@ class Replaced(Filled):
             raise NotOffered(f"a mask that hides every token leaves an empty input: use {modality.in_place()}.")
         # Every variant would pay for padding: it is cut off where that changes nothing.
         one = run.batch.select([row])
-        one = run.trimmed(one) if trim else one
-        owners, filling = modality.owners(units, one), modality.filling(replacement, units, one)
+        one = run.trimmed(one) if trim and isinstance(replacement, (str, int)) else one
+        owners, filling = modality.owners(units, one), _filling(modality.filling, modality, replacement, units, one)
         parts = _parts(owners, _part_of_units(units, players)[run.input_span(row)], filling[0])
         # In full shape: a soft game draws a number for each entry.
         whole = {name: part.expand(one.tensors[name].shape[1:]) for name, part in parts.items()}
         super().__init__(one, whole, filling, modality.filling_weights(replacement))
         self.remarks = _unowned(units, parts, players)
+
+
+def _filling(
+    named: Callable[[Any, Units, Batch], list[Filling]], modality: Modality, replacement: Any, units: Units, one: Batch
+) -> list[Filling]:
+    """Return the baseline of one input: by its name, or the numbers that were given, of one argument or by argument."""
+    if isinstance(replacement, (str, int)):
+        return named(replacement, units, one)
+    filling = named(default_replacement(modality), units, one)
+    names = [name for name in filling[0] if one.tensors[name].is_floating_point()]
+    if len(filling) > 1 or not names:
+        raise BadInput("replace= is a tensor, and this input is no tensor of floats: give the name of a baseline.")
+    if not isinstance(replacement, Mapping) and len(names) > 1:
+        each = ", ".join(f"{name!r}: …" for name in names)
+        raise BadInput(
+            f"one tensor cannot be the baseline of several arguments: give one for each, replace={{{each}}}."
+        )
+    for name, numbers in (replacement if isinstance(replacement, Mapping) else {names[0]: replacement}).items():
+        if name not in names:
+            raise UnknownName("argument", name, names)
+        filling[0][name] = fitted(numbers, one.tensors[name][0], f"replace of {name!r}")[None]
+    return filling
 
 
 def _unowned(units: Units, parts: dict[str, Tensor], players: Sequence[Sequence[int]]) -> tuple[str, ...]:
@@ -218,10 +242,10 @@ def left_out(run: Run, row: int, replacement: Any) -> Variants:
             )
         tokens = [[i - span.start] if span.start <= i < span.stop else [] for i in range(len(units))]
         return Deleted(run, row, tokens, one_away=True, trim=False)
-    if by_stream:
-        owners, filling = owners_by_stream(modality, units, one), filling_by_stream(modality, replacement, units, one)
-    else:
-        owners, filling = modality.owners(units, one), modality.filling(replacement, units, one)
+    owners = owners_by_stream(modality, units, one) if by_stream else modality.owners(units, one)
+    filling = _filling(
+        partial(filling_by_stream, modality) if by_stream else modality.filling, modality, replacement, units, one
+    )
     parts = _parts(owners, torch.arange(len(units))[span], filling[0])
     left = Filled(one, parts, filling, modality.filling_weights(replacement))
     free = [may and not special for may, special in zip(run.removable(row), units.special, strict=True)]
