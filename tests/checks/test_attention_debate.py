@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import kendalltau
+from torch import Tensor, nn
 
 import whyformer as wf
 from tests.checks.test_retrained import Finder, Pooled, marked
+from whyformer.checks import debate as module
 from whyformer.checks.debate import AttentionDebate
+from whyformer.checks.jain_wallace import jain_wallace
 from whyformer.checks.retrained import EVEN, GUIDES, LSTM
 from whyformer.errors import WhyformerError
 
@@ -91,6 +95,64 @@ def test_a_recurrent_model() -> None:
     accuracy = {m.name: m.accuracy for m in debate.copies.models if m.name in {LSTM, *GUIDES}}
     assert len(accuracy) == 6 and accuracy[LSTM] > accuracy[EVEN] + 0.1
     assert len(debate.tests.inputs) == 3 and all(0 <= t.median_change <= 1 for t in debate.tests.inputs)
+
+
+class Known(nn.Module):
+    """The sign behind the mark is the class. Positions are (mark, loudness, sign); attention has no query.
+
+    ``decides``: attention looks behind the mark, and values are signs. Otherwise it looks at what is loud, and every
+    value is the sign that counts, so that no weights change the output.
+    """
+
+    def __init__(self, decides: bool, seed: int) -> None:
+        super().__init__()
+        self.decides = decides
+        self.look, self.softmax = nn.Linear(2, 1, bias=False), nn.Softmax(-1)
+        self.value, self.classify = nn.Linear(1, 4, bias=False), nn.Linear(4, 2, bias=False)
+        noise = torch.randn(4, generator=torch.Generator().manual_seed(seed)) * 0.3
+        with torch.no_grad():
+            self.look.weight.copy_(torch.tensor([6.0, 0.5] if decides else [0.0, 6.0]) + noise[:2])
+            self.value.weight.fill_(0.5)
+            self.classify.weight.copy_((torch.tensor([[-1.5], [1.5]]) + noise[2:, None]).expand(2, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mark, loud, sign = x.split(1, -1)
+        behind = mark.roll(1, 1)
+        value = sign if self.decides else (behind * sign).sum(1, keepdim=True).expand_as(sign)
+        weights = self.softmax(self.look(torch.cat([behind, loud], -1))[..., 0])
+        return self.classify((weights[..., None] * self.value(value)).sum(1))
+
+
+def behind_a_mark(count: int, seed: int, length: int = 8) -> tuple[Tensor, list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    place, rows = torch.randint(0, length - 1, (count,), generator=generator), torch.arange(count)
+    mark, loud = torch.zeros(count, length), torch.rand(count, length, generator=generator)
+    sign = torch.randint(0, 2, (count, length), generator=generator) * 2.0 - 1
+    mark[rows, place] = 1
+    return torch.stack([mark, loud, sign], -1), (sign[rows, place + 1] > 0).long().tolist()
+
+
+def test_attention_that_decides_is_told_from_attention_that_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In ten of ten seeds; ten inputs with a short search are enough for what differs so much."""
+    monkeypatch.setattr(module, "jain_wallace", partial(jain_wallace, steps=5, candidates=2))
+    monkeypatch.setattr(module, "ENOUGH", 10)
+    how: dict[str, Any] = {
+        "epochs": 4,
+        "lr": 0.1,
+        "batch_size": 50,
+        "seeds": 1,
+        "guide_epochs": 10,
+        "lambdas": (1.0,),
+        "tested": 10,
+    }
+    how |= {"permutations": 5, "attention_at": {"softmax": "b k"}}
+    found = []
+    for seed in range(10):
+        x, labels = behind_a_mark(50, seed)
+        how |= {"validation": behind_a_mark(100, 1000 + seed), "seed": seed}
+        debates = [wf.attention_debate(Known(decides, seed).eval(), x, labels, **how) for decides in (True, False)]
+        found.append(tuple(one.verdict for one in debates))
+    assert found == [("supported", "not supported")] * 10
 
 
 def test_options_of_the_training_are_checked_at_once() -> None:

@@ -150,6 +150,18 @@ def test_copies_that_learned_less_than_the_model_decide_nothing(found: Retrained
     assert undecided.level == "note" and "inconclusive" in undecided.text
 
 
+def test_fresh_weights_are_drawn_as_the_model_was(tokenizer: Any) -> None:
+    """BERT's embeddings are small, as its configuration says; parameters that nobody draws change as well."""
+    model = folders.bert()
+    model.mark = nn.Parameter(torch.arange(6.0))
+    with ready(copy_of(LoadedModel(model, tokenizer)), 0, "fresh") as parameters:
+        drawn = dict(zip((name for name, _ in model.named_parameters()), parameters, strict=True))
+        words = drawn["bert.embeddings.word_embeddings.weight"]
+        assert float(words.detach().std()) == pytest.approx(model.config.initializer_range, rel=0.2)
+        for name, old in model.named_parameters():
+            assert old.detach().std() == 0 or not torch.equal(old, drawn[name])
+
+
 def test_the_model_is_left_as_it_is(finder: Finder) -> None:
     x, labels = marked(20, seed=3)
     finder.train()

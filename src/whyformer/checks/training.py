@@ -213,16 +213,21 @@ def ready(twin: LoadedModel, seed: int, start: str, moved: bool = False) -> Iter
 
 
 def _draw(model: nn.Module) -> None:
-    """Every module as torch makes it; parameters of others as random numbers of the same mean and spread."""
+    """As transformers, or torch, makes each module; what neither draws as random numbers of equal mean and spread."""
+    own = getattr(model, "_init_weights", None) if hasattr(model, "config") else None
     for module in model.modules():
         reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
-        if callable(reset):
-            reset()
-            continue
-        for parameter in module._parameters.values():
-            if parameter is not None and parameter.is_floating_point():
-                spread = parameter.data.std() if parameter.numel() > 1 else parameter.data.abs().mean()
-                parameter.data = parameter.data.mean() + spread * torch.randn_like(parameter)
+        here = [p for p in module.parameters(recurse=False) if p.is_floating_point()]
+        before = [p.detach().clone() for p in here]
+        with torch.no_grad():
+            if callable(own):
+                own(module)
+            elif callable(reset):
+                reset()
+        for parameter, was in zip(here, before, strict=True):
+            if torch.equal(parameter, was):
+                spread = was.std() if was.numel() > 1 else was.abs().mean()
+                parameter.data = was.mean() + spread * torch.randn_like(was)
 
 
 def descend(
