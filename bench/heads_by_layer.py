@@ -1,15 +1,18 @@
 """Can most heads go, what do the layers of a model do, and are induction heads found where they are?
 
-    python -m bench.heads_by_layer [--data SST] [--plot FILE]
+    python -m bench.heads_by_layer [--data SST] [--photos TAR] [--plot FILE]
 
-The shipped models, on inputs that they were not trained on: drawn pictures and faces, rows of the census, and with SST
-(a folder with train.tsv and dev.tsv) sentences. Heads go in the order of ``head_importance`` on other inputs. Then a
-Llama of two layers that learns to repeat random words; its head 0.0 begins as one that looks at the word before.
+The shipped models, on inputs that they were not trained on: drawn pictures, rows of the census, with SST (a folder with
+train.tsv and dev.tsv) sentences, and with TAR (images/*.jpg, and labels.csv: name, split, species) photos of its test.
+Heads go in the order of ``head_importance`` on other inputs. Then a Llama of two layers that learns to repeat random
+words; its head 0.0 begins as one that looks at the word before.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import tarfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 
 import whyformer as wf
 from bench import hops
@@ -25,7 +29,7 @@ from bench.known_truth.task import Array
 from bench.timing import machine
 from whyformer import heads
 from whyformer.capture.roles import Gate
-from whyformer.demo.pictures import face, picture
+from whyformer.demo.pictures import picture
 from whyformer.evidence import share_interval
 from whyformer.heads import importance_kinds as kinds
 from whyformer.heads.pruning import _values
@@ -45,7 +49,18 @@ class Sample(NamedTuple):
     order_from: int  # the first inputs find the order of the heads, the others measure
 
 
-def samples(data: Path | None) -> Iterator[Sample]:
+def photos(path: Path, count: int) -> tuple[list[Any], list[str]]:
+    """Photos of the split "test", and their species."""
+    archive = tarfile.open(path)
+    opened: Any = archive.extractfile
+    lines = opened("labels.csv").read().decode().splitlines()
+    rows = [row for row in csv.DictReader(lines) if row["split"] == "test"]
+    chosen = [rows[i] for i in np.random.default_rng(0).permutation(len(rows))[:count]]
+    images = [Image.open(opened(f"images/{row['name']}.jpg")).convert("RGB") for row in chosen]
+    return images, [row["species"] for row in chosen]
+
+
+def samples(data: Path | None, pets: Path | None) -> Iterator[Sample]:
     if data is not None:
         both = [sentences(data / f"{part}.tsv", count) for part, count in (("train", 128), ("dev", 400))]
         yield Sample("sentiment", *wf.demo.load_sentiment(), both[0][0] + both[1][0], both[0][1] + both[1][1], 128)
@@ -53,8 +68,8 @@ def samples(data: Path | None) -> Iterator[Sample]:
     drawn = [(picture(*kinds[seed % 8], seed), kinds[seed % 8]) for seed in range(264)]
     labels = ["zebra-like" if kind == ("horse", "striped") else f"{kind[0]}-like" for _, kind in drawn]
     yield Sample("textures", *wf.demo.load_textures(), [image for image, _ in drawn], labels, 64)
-    animals = [("cat", "dog")[seed % 2] for seed in range(56)]
-    yield Sample("pets", *wf.demo.load_pets(), [face(a, seed) for seed, a in enumerate(animals)], animals, 16)
+    if pets is not None:
+        yield Sample("pets", *wf.demo.load_pets(), *photos(pets, 232), 32)
     model, table = wf.demo.load_adult()
     rows = wf.demo.census.adult_rows()
     yield Sample("adult", model, table, rows, [row["income"] for row in rows], 16)
@@ -153,9 +168,10 @@ def induced(plot: Path | None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with train.tsv and dev.tsv")
+    parser.add_argument("--photos", type=Path, help="archive of photos of cats and dogs")
     parser.add_argument("--plot", type=Path, help="draw the scores of the induction heads")
     given = parser.parse_args()
-    started, every = time.perf_counter(), list(samples(given.data))
+    started, every = time.perf_counter(), list(samples(given.data, given.photos))
     print("|model|heads|inputs|" + "|".join(f"{kept:.0%} kept" for kept in KEPT) + "|")
     print("|---" * (len(KEPT) + 3) + "|")
     for sample in every:

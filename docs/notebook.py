@@ -40,6 +40,7 @@ def cells() -> list[dict[str, str]]:
 # Registers a picture for results. Executed before the notebook, and not saved.
 PICTURES = """
 from io import BytesIO
+import matplotlib
 from PIL import Image
 from whyformer.results.result import Pictured
 from whyformer.views.view import _Drawn
@@ -51,6 +52,7 @@ def picture(result):
     image.crop((0, 0, image.width, min(image.height, 2000))).quantize(128).save(small, "PNG", optimize=True)
     return small.getvalue()
 
+matplotlib.rcParams["text.hinting"] = "none"  # rounded to pixels, letters are wider than the colours behind them
 for kind in (Pictured, _Drawn):
     get_ipython().display_formatter.formatters["image/png"].for_type(kind, picture)
 """

@@ -15,7 +15,7 @@ from whyformer.capture.functions import all_weights
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.leaves import REENTRANT
 from whyformer.capture.roles import Observe, Recorder
-from whyformer.capture.site import OffPlan
+from whyformer.capture.site import HATCH, OffPlan
 from whyformer.errors import NothingCaptured, NotOffered, PartlyCaptured
 from whyformer.results.types import Record, Site
 
@@ -189,13 +189,12 @@ def require_sites(record: Record) -> None:
             "no attention was captured: the model never multiplied a softmax over positions with values."
             + (f" Softmaxes that led nowhere:{ledger}" if ledger else "")
             + " State-space and convolutional models (Mamba, ResNet) have none. If the model attends in another thread "
-            "or in a compiled kernel, run it in the calling thread and uncompiled; for home-made attention name the "
-            "map with Explainer(model, attention_at={'path.of.module': 'b h q k'})."
+            f"or in a compiled kernel, run it in the calling thread and uncompiled. {HATCH}"
         )
     if record.unclaimed:
         raise PartlyCaptured(
             f"{len(record.sites)} attention maps were captured, but {len(record.unclaimed)} softmaxes over positions "
             "could not be matched with the value tensors they weight, so a map would be partial:\n  "
             + "\n  ".join(record.unclaimed[:8])
-            + "\nName the maps with Explainer(model, attention_at={'path.of.module': 'b h q k'})."
+            + f"\n{HATCH}"
         )

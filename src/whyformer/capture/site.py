@@ -16,7 +16,8 @@ from whyformer.errors import AmbiguousLayout
 
 HATCH = (
     "Name the layout yourself: Explainer(model, attention_at={'path.of.module': 'b h q k'}), where the module's "
-    "output is the attention map, or call whyformer.mark_attention(weights, 'b h q k') in your own code."
+    "output is the attention map, or call whyformer.mark_attention(weights, 'b h q k') in your own code; 'b k' are "
+    "weights without queries, as of a recurrent network."
 )
 
 
