@@ -25,7 +25,6 @@ BY_NAME = {
     "needle",
     "proxy",
     "quantised",
-    "retrained_attention",
     "scale",
     "serve",
     "soak",
