@@ -12,6 +12,7 @@ FEW = 2  # forwards, and backwards, at most: a method of one pass
 UNITS = 50  # at which a cost is asked for
 SLOW = {"attention_flow"}  # one pass, and then a network flow for every unit
 EVALUATIONS = (64, 128, 256)
+AVERAGED = ("value_x_gradient", "attn_lrp")  # over maskings of the input, alone and as guides
 ON_REQUEST = ("shap 256",)  # how names of rows begin that are measured only where --methods names them
 OURS = {"auto", "two_ended", "shap 64, guided", "shap 128, guided", "shap 256, guided"}  # not to be had elsewhere
 REFERENCE = "generic_attention"  # the method of one pass that the others of one pass are compared with
@@ -38,6 +39,11 @@ def of_many_passes(replace: str | None, guided: bool = True, hold: int | None = 
         "occlusion": ("occlusion", away),
         "two_ended": ("two_ended", among),
     }
+    for base in AVERAGED:
+        averaged = f"{base}(maskings=8)"
+        made[averaged] = (base, {"maskings": 8})
+        for passes in (128, 512):
+            made[f"two_ended {passes}, {averaged}"] = ("two_ended", {"guide": averaged, "passes": passes} | among)
     for count in EVALUATIONS:
         made[f"shap {count}"] = ("shap", {"evaluations": count} | among)
         made[f"shap {count}, regression"] = ("shap", {"evaluations": count, "algorithm": "regression"} | among)

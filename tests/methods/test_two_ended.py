@@ -17,6 +17,7 @@ from tests.references.shap import MASK, first_tokens, value_of_tokens
 from tests.references.two_ended import semivalue, two_ended, value_of_patches
 from tests.support import language
 from tests.test_stream_contracts import inputs_of, model_of, target_of
+from whyformer.engines.perturbation.maskings import random_maskings
 from whyformer.errors import BadInput, NotOffered
 
 METHOD = {"method": "two_ended"}
@@ -186,6 +187,33 @@ def test_a_guide_chooses_what_is_measured(passes: int) -> None:
     expected[first] = (ends[first] + np.abs(expected[first]) * np.sign(ends[first])) / 2  # alti has no sign
     np.testing.assert_allclose(found.scores[1:], expected, atol=1e-5)
     assert found.cost.forwards + 2 * found.cost.backwards <= passes and found.options["guide"] == "alti"
+
+
+@pytest.mark.parametrize("guide", ["value_x_gradient", "value_x_gradient(maskings=3)", "alti"])
+def test_many_passes_correct_the_guide_by_ridge_regression(guide: str) -> None:
+    """Towards α·guide, with a penalty of an eighth of the number of maskings, in a basis of one row per masking."""
+    passes, taken = 180, {"value_x_gradient": 3, "value_x_gradient(maskings=3)": 10, "alti": 1}[guide]
+    found = explained("vit", double=True, **METHOD, guide=guide, passes=passes)[0]
+    options = {"maskings": 3} if "maskings" in guide else {}
+    said = explained("vit", double=True, method=guide.split("(", maxsplit=1)[0], **options)[0].scores[1:].astype(float)
+    value, masks = value_of_patches("vit", 0), passes - 1 - taken - 2 * 16 - 1
+    kept = random_maskings(masks, 16, 0)
+    assert found.cost.forwards + 2 * found.cost.backwards <= passes and found.options["guide"] == guide
+    values = np.array([value(frozenset(np.flatnonzero(row).tolist())) for row in kept])
+    design, values = kept - kept.mean(0), values - values.mean()
+    share = max(0.0, np.linalg.lstsq((design @ said)[:, None], values, rcond=None)[0][0])
+    stacked = np.concatenate([design, np.sqrt(masks / 8) * np.eye(16)])
+    rest = np.concatenate([values - share * design @ said, np.zeros(16)])
+    moved = share * said + np.linalg.lstsq(stacked, rest, rcond=None)[0]
+    ends = two_ended(value, 16)
+    expected = (moved * np.abs(ends).sum() / np.abs(moved).sum() + ends) / 2
+    np.testing.assert_allclose(found.scores[1:], expected, atol=1e-5)
+
+
+def test_a_guide_that_is_no_method_is_named() -> None:
+    for guide in ("value_x_gradients(maskings=8)", "value_x_gradient(maskings=1)", "occlusion(maskings=8)"):
+        with pytest.raises(BadInput):
+            explained("vit", **METHOD, guide=guide, passes=40)
 
 
 def test_where_no_guide_runs_neighbours_are_measured_first() -> None:

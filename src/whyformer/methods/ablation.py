@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
+from whyformer.engines.perturbation.guides import Guide, guide_cost, guide_of
+from whyformer.engines.perturbation.maskings import random_maskings
 from whyformer.engines.perturbation.players import (
     BY,
-    Guide,
     Players,
     absent_player,
-    guide_cost,
-    guide_of,
     held_remark,
     held_units,
     players_of,
@@ -146,6 +145,9 @@ def _drops(game: Game, away: slice = slice(None)) -> Tensor:
 # two_ended: each player masked, and each player alone.
 
 FEWEST = 16  # passes: a guide, the full and the empty input, and a few players twice
+# Passes that measuring so many players leaves go to masks at random, where there are enough: eight a unit are as much
+# evidence as the guide (python -m bench.frontier).
+STRONGEST, MASKS, PER_UNIT = 50, 100, 8
 ONE_ROW = "{} passes allow a single baseline row, and scores depend on which row that is: raise passes=."
 
 
@@ -156,8 +158,18 @@ def _cost_of_ends(
     if guide is None and (passes is None or 2 * units + 2 <= passes):  # with fewer baseline rows, if need be
         return forwards if passes is None else min(forwards, passes), 0.0
     more, backwards = guide_cost(units, [guides()[0] if guide in (None, "auto") else str(guide)])
-    forwards += more
-    return (forwards if passes is None else min(forwards, passes - 2 * backwards)), backwards
+    if passes is None:
+        return forwards + more, backwards
+    most = passes - 2 * backwards
+    few, masks = _spent(units, int(most - more - 1) // baselines_of(replace))
+    return most if masks or few < units else min(forwards + more, most), backwards
+
+
+def _spent(count: int, passes: int) -> tuple[int, int]:
+    """Return how many players are measured at both ends, and how many random maskings there are besides."""
+    few = min(count, STRONGEST)
+    masks = passes - 2 * few - 1
+    return (few, masks) if masks >= max(count, MASKS) else (max(1, min(count, (passes - 1) // 2)), 0)
 
 
 @method(
@@ -192,7 +204,8 @@ def two_ended(
     ("auto": value_x_gradient; alti for images) selects the features that are measured.
     The others get the guide's scores, scaled to the measured ones; a measured feature gets the mean of both. If no
     guide runs, neighbours are measured in groups, and the strongest groups are split. A guide that is passed explicitly
-    is used for any input of more than two features.
+    is used for any input of more than two features, and may be averaged: "value_x_gradient(maskings=8)". Where 50
+    features leave enough ``passes``, the rest mask features at random, and a ridge regression corrects the guide.
 
     Misleads when: evidence is redundant in a way that neither effect shows (any two of three signs suffice: one alone
     is too little, and without one there are still enough). Scores do not sum to the change in output.
@@ -209,10 +222,10 @@ def two_ended(
     if most > 2 and (guide is not None or (passes is not None and 2 * most + 2 > passes)):
         found = guide_of(run, guide or "auto", guides(run.modality.kind))
     rows = baselines_of(replacement)
-    if passes is not None and rows > 1:
-        left = passes - 1 - (found.passes if found else 0)
+    left_B = None if passes is None else passes - 1 - (found.passes_B if found else np.zeros(run.batch.size))
+    if left_B is not None and rows > 1:
         kind, _, _ = str(replacement).partition(":")
-        replacement = run.modality.replacement(f"{kind}:{min(rows, max(1, int(left) // (2 * most + 1)))}")
+        replacement = run.modality.replacement(f"{kind}:{min(rows, max(1, int(left_B.min()) // (2 * most + 1)))}")
     fewer = [ONE_ROW.format(passes)] if passes is not None and rows > 1 and baselines_of(replacement) == 1 else []
     for row in run.track(range(run.batch.size), "two_ended"):
         players = players_B[row]
@@ -222,18 +235,16 @@ def two_ended(
         variants = grouped_variants(run, row, players.members, replacement)
         games[row] = game = game_of_scores(run, row, variants, count, whole_first=True)
         about[row] = variants.remarks
-        room = count
-        if passes is not None:
-            room = max(1, (int(passes - 1 - (found.passes if found else 0)) // variants.draws - 1) // 2)
+        left = 2 * count + 1 if left_B is None else max(3, int(left_B[row]) // variants.draws)
         keep_N = run.keep_BN[row].cpu()
         fits = guide is None and (passes is None or 2 * count + 2 <= passes)
         if found is not None and count > 2 and not fits:
-            values_P = _guided(game, players, found, found.scores_BN[row, keep_N].numpy(), room)
-        elif fits or count <= room:
+            values_P = _guided(game, players, found, found.scores_BN[row, keep_N].numpy(), left, run.seed)
+        elif fits or count <= (left - 1) // 2:
             values_P = _both_ends(game, np.eye(count, dtype=bool))
             start_B[row] = game.scores(np.zeros((1, count), dtype=bool))[0]
         else:
-            values_P = _coarse_to_fine(game, players, room)
+            values_P = _coarse_to_fine(game, players, (left - 1) // 2)
         scores[row, keep_N] = players.per_unit(values_P)
     used, remarks = Variants.used(run, replacement, replace is None)
     # From there the picture of a row goes to its own value. It is no ``base``: the scores need not add up.
@@ -262,15 +273,34 @@ def _both_ends(game: Game, together_GP: Array) -> Array:
     return values_G
 
 
-def _guided(game: Game, players: Players, guide: Guide, guide_U: Array, room: int) -> Array:
-    """Return (P,) scores: measured and guided for the players that the guide ranks first, guided for the others."""
-    guide_P = np.array([guide_U[list(members)].sum() for members in players.members])
-    first = np.argsort(-np.abs(guide_P), kind="stable")[:room]
+def _guided(game: Game, players: Players, guide: Guide, guide_U: Array, passes: int, seed: int) -> Array:
+    """Return (P,) scores: measured and guided for the players that the guide ranks first, guided for the others.
+
+    Passes that could mask every player several times, beside measuring the strongest, mask players at random: the
+    guide's scores are moved towards those that explain these values.
+    """
+    guide_P, signed = np.array([guide_U[list(members)].sum() for members in players.members]), guide.signed
+    few, masks = _spent(game.parts, passes)
+    if masks:
+        guide_P, signed = _moved(game, guide_P, masks, seed), True
+    first = np.argsort(-np.abs(guide_P), kind="stable")[:few]
     measured = _both_ends(game, np.eye(game.parts, dtype=bool)[first])
     size = np.abs(guide_P[first]).sum()
     values_P: Array = guide_P * (np.abs(measured).sum() / size if size else 0.0)
-    own = values_P[first] if guide.signed else np.abs(values_P[first]) * np.sign(measured)
+    own = values_P[first] if signed else np.abs(values_P[first]) * np.sign(measured)
     values_P[first] = (measured + own) / 2 if size else measured
+    return values_P
+
+
+def _moved(game: Game, guide_P: Array, masks: int, seed: int) -> Array:
+    """Return (P,) φ = α·guide + δ by ridge regression of the values of random maskings: δ is drawn to 0, α is free."""
+    present_KP = random_maskings(masks, game.parts, seed)
+    x_KP, y_K = present_KP - present_KP.mean(0), game.scores(present_KP)
+    y_K = y_K - y_K.mean()
+    guided_K = x_KP @ guide_P
+    size = max(float(guided_K @ y_K) / max(float(guided_K @ guided_K), 1e-300), 0.0)
+    ridge_PP = x_KP.T @ x_KP + masks / PER_UNIT * np.eye(game.parts)
+    values_P: Array = size * guide_P + np.linalg.solve(ridge_PP, x_KP.T @ (y_K - size * guided_K))
     return values_P
 
 

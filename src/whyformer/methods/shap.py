@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
+from whyformer.engines.perturbation.guides import guide_cost, guide_of
 from whyformer.engines.perturbation.players import (
     BY,
     Players,
     absent_player,
-    guide_cost,
-    guide_of,
     held_remark,
     held_units,
     players_of,

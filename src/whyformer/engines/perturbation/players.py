@@ -11,15 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.engines.perturbation.regression import KnownErrors
 from whyformer.engines.perturbation.variants import default_replacement
-from whyformer.errors import AmbiguousLayout, BadInput, MixedInputs, NotOffered, WhyformerError
+from whyformer.errors import BadInput, NotOffered
 from whyformer.extras import require
 from whyformer.inputs.image import patch_index
 from whyformer.inputs.units import segmented
-from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.parameters import Hold
-from whyformer.registry import Passes, get_method, learned_at_hand
 from whyformer.results.types import Units
 from whyformer.run import Run
 from whyformer.shapes import Array
@@ -170,54 +167,6 @@ def absent_player(run: Run, replace: Any) -> Any:
         "something has to stand in place of an absent token, and this model names no mask, unk or pad token: pass "
         "replace=<token id>, or the attention_mask among the inputs."
     )
-
-
-@dataclass(frozen=True)
-class Guide:
-    """What a method of few passes says, for methods that measure only some of the players."""
-
-    name: str
-    scores_BN: Tensor
-    signed: bool
-    passes: float  # that were taken, those of methods before it that did not run included; a backward counts two
-    errors: KnownErrors | None = None  # of a learned method
-
-
-def guide_of(run: Run, wanted: str, usual: Sequence[str]) -> Guide | None:
-    """The guide by its name; "auto" is the first that runs here, None if none does.
-
-    First come methods that were learned for this model and certified as better than the ``usual`` ones.
-    """
-    if run.modality.mixes_rows:
-        if wanted == "auto":
-            return None
-        raise NotOffered("rows of this table look at each other, and a guide explains one alone: leave it out.")
-    tried: list[str] = []
-    for name in (*learned_at_hand(), *usual) if wanted == "auto" else (wanted,):
-        entry = get_method(name)
-        tried.append(name)
-        try:
-            if entry.needs & {"attention_gradients", "input_gradients"}:
-                refuse_without_gradients(run.modality.model, f"guide={name!r}")
-            made = entry.run(run, **entry.defaults)
-        except WhyformerError as error:
-            # A batch that a guide refuses as such is explained input by input, each with that guide.
-            if wanted != "auto" or (isinstance(error, (AmbiguousLayout, MixedInputs)) and run.batch.size > 1):
-                raise
-            if entry.fingerprint:  # of another model: that was seen before any pass
-                tried.remove(name)
-            continue
-        forwards, backwards = guide_cost(run.keep_BN.shape[1], tried)
-        signed = entry.signed if made.signed is None else made.signed
-        errors = None if entry.errors is None else KnownErrors(*entry.errors)
-        return Guide(entry.name, made.scores_BN.detach().double().cpu(), signed, forwards + 2 * backwards, errors)
-    return None
-
-
-def guide_cost(units: int, names: Sequence[str]) -> Passes:
-    """Forwards and backwards of all of these."""
-    costs = [get_method(name).cost(units, **get_method(name).defaults) for name in names]
-    return sum(forwards for forwards, _ in costs), sum(backwards for _, backwards in costs)
 
 
 def special_doubts(run: Run, keep_special: bool | Sequence[int]) -> list[str]:
