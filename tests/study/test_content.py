@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models.case import seeded
-from whyformer.errors import CaptureError
+from whyformer.errors import CaptureError, NotOverUnits
 
 SERIES = torch.randn(6, 5, 4, generator=torch.Generator().manual_seed(3))  # inputs, steps, variables
 
@@ -163,3 +163,47 @@ def test_a_head_whose_backward_pass_raises_is_read_without_it_and_said_to_be(err
     assert found.readout == "last position" and "not compared on each input" in found.warnings[0]
     (masked,) = wf.explain(copy.deepcopy(model), inputs, method="occlusion", target=0)
     assert np.isfinite(masked.scores).all()
+
+
+class InWindows(nn.Module):
+    """Attention in windows of four, of the patches of a picture or of the steps of a series.
+
+    After a picture's windows comes a layer over all of it, of torch's own attention with weights. The head of a picture
+    reads the mean of all tokens, or the first one where the picture is dark.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.steps, self.head = nn.Conv2d(3, 8, 4, 4), nn.Linear(5, 8), nn.Linear(8, 3)
+        self.inside, self.over_all = (nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 3:
+            w = self.steps(x).view(-1, 4, 8)
+            return self.head((w + self.inside(w, w, w)[0]).view(len(x), -1, 8).mean(1))
+        h = self.patches(x).permute(0, 2, 3, 1)
+        w = h.view(-1, 2, 2, 2, 2, 8).transpose(2, 3).reshape(-1, 4, 8)
+        w = self.inside(w, w, w, need_weights=False)[0].view(-1, 2, 2, 2, 2, 8)
+        h = (h + w.transpose(2, 3).reshape(h.shape)).flatten(1, 2)
+        h = h + self.over_all(h, h, h)[0]
+        return self.head(torch.where(x.mean((1, 2, 3))[:, None] < 0, h[:, 0], h.mean(1)))
+
+
+PICTURE = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0)).abs()
+
+
+@pytest.mark.parametrize("method", ["attention_rollout", "generic_attention", "raw_attention"])
+def test_which_tokens_of_windows_the_head_reads_is_looked_at_in_each_picture(method: str) -> None:
+    explainer, ask = wf.Explainer(seeded(InWindows)), {"method": method, "target": 0}
+    (found,) = explainer.explain(PICTURE, **ask)
+    assert len(found.scores) == 16 and found.readout == "mean over all positions"
+    for pictures in (-PICTURE, torch.cat([PICTURE, -PICTURE])):
+        with pytest.raises(NotOverUnits, match="reads 1 of the 16 tokens"):
+            explainer.explain(pictures, **ask)
+
+
+def test_windows_of_a_series_are_not_taken_for_heads() -> None:
+    model, series = seeded(InWindows), torch.randn(1, 8, 5, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(NotOverUnits, match="one part of the input at a time"):
+        wf.explain(model, series, method="attention_rollout", target=0)
+    assert len(wf.explain(model, series, method="occlusion", target=0)[0].scores) == 8

@@ -23,6 +23,7 @@ from whyformer.loan.borrow import known_about, module_names
 from whyformer.results.types import Site, Target, Units
 from whyformer.study import Study, require_real_rows, rows_of_each, streams
 from whyformer.study.interference import is_tried, require_apart, require_same
+from whyformer.study.readout import MAXIMUM, Passes, require_pooled
 from whyformer.study.schedule import Schedule, Windows
 from whyformer.targets import are_probabilities, refuse_twice, require_finite, resolve_targets, scalar_at, scalar_of
 
@@ -172,9 +173,14 @@ class ScoredBatch:
         """The columns of each stream."""
         return {stream: values_BN[:, where] for stream, where in streams.slices(self.stream_sizes).items()}
 
-    @property
+    @cached_property
     def windows(self) -> Windows:
+        """Return where the tokens stand, once it is known that the head reads all of them on these inputs."""
         assert self.study.windows is not None
+        if MAXIMUM not in self.study.notes:
+            sites = self.study.windows.placements
+            require_pooled(Passes(self.modality, self.batch), len(sites) - 1, sites[-1].tokens_WN)
+            self.setup_forwards += self.batch.size
         return self.study.windows
 
     @cached_property

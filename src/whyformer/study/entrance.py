@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.functions import ATTENTION, Args, Function, Kwargs
 from whyformer.capture.record import observe
-from whyformer.capture.roles import Observe
+from whyformer.capture.roles import Observe, first_values
 from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits, WhyformerError
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, require_shown, shifted
@@ -267,6 +268,21 @@ def misplaced_pieces(run: Passes) -> NotOverUnits | None:
 def moved_at(before_BHKD: Tensor, after_BHKD: Tensor) -> set[int]:
     """Positions whose values changed."""
     return set((before_BHKD != after_BHKD).any(-1).any(1)[0].nonzero()[:, 0].tolist())
+
+
+def in_parts(run: Passes, first_BHKD: Tensor, length: int) -> bool:
+    """Whether "heads" hold different parts of the input: the first step moves some of them, and others not at all."""
+    _, heads, keys, _ = first_BHKD.shape
+    if not keys < length or length % keys or heads % (length // keys) or run.modality.main not in run.one.tensors:
+        return False
+    if run.modality.embeds:
+        after_BHKD = first_values(partial(run.shifted, 0), run.names)
+    else:
+        main = run.modality.main
+        owner = torch.arange(run.one.tensors[main].shape[1]).view(-1, *[1] * (run.one.tensors[main].ndim - 2))
+        after_BHKD = run.values(_changed(run.one, {main: owner}, [0])[0])
+    moved_H = (first_BHKD != after_BHKD).flatten(2).any(2)[0]
+    return bool(moved_H.any() and not moved_H.all())
 
 
 def _unheard(moved: set[int], expected: Mapping[int, int]) -> int | None:

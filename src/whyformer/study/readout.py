@@ -16,7 +16,7 @@ from whyformer.capture.intercept import Intercept
 from whyformer.capture.leaves import BeforeAttention
 from whyformer.capture.roles import Intervene, Outline, first_values, mixed_sum
 from whyformer.capture.site import OpenSite
-from whyformer.errors import CaptureError
+from whyformer.errors import CaptureError, NotOverUnits
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, shifted
 from whyformer.inputs.output import Output
@@ -27,6 +27,19 @@ from whyformer.loan.spread import out_of_memory
 COMBINES = fn.REDUCTIONS | fn.LARGEST | fn.MEASURES | fn.PRODUCTS | fn.RESHAPES | fn.WEIGHTED
 COMBINES |= {"logsumexp", "median", "prod"}
 EVEN = 1e-3  # of the largest slope: how far those of rows that a mean is taken of may differ by rounding
+MAXIMUM = (
+    "the head uses max-pooling over the positions (or a median, or the largest few); here they are weighted evenly, so "
+    "it is not part of the scores which of them had the maximum."
+)
+UNEVEN = (
+    "the head does not take the plain mean of the positions (it weights them, lays them end to end, or takes another "
+    "statistic); here they are weighted evenly, so what it makes of each is not part of the scores."
+)
+UNREACHED = (
+    "the last captured attention does not reach the model's output. Check that the logits come from the same stream of "
+    "tokens, without detach() or no_grad() in between (reentrant gradient checkpointing is such a no_grad(): turn it "
+    "off, or pass use_reentrant=False)."
+)
 FEW = 6  # positions, below which one is repeated to make an input longer; above, one is left out
 
 
@@ -179,11 +192,18 @@ class Reached(NamedTuple):
     slots: set[int]  # rows that are picked by index
     maximum: bool = False  # the head takes the largest over the rows, number by number
     uneven: bool = False  # the head combines rows in another way than by their mean or sum
+    slopes: Tensor | None = None  # of the logits, at the result of this attention
 
     @property
     def followed(self) -> list[int]:
         """Rows that a readout follows: where the head picks some by index and pools others, those it picks."""
         return sorted(self.slots & set(self.rows)) if pooled_besides(self.rows, self.slots) else self.rows
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a result has to say of a head that takes no plain mean of several rows."""
+        said = (MAXIMUM,) if self.maximum else (UNEVEN,) if self.uneven else ()
+        return said if len(self.rows) > 1 else ()
 
 
 @dataclass
@@ -260,7 +280,7 @@ class Ending:
         count, uneven = positions_of(self.site)[0], self._is_uneven(others[len(taken) :])
         rows = reached_rows(self.site, grad)
         rows = [*range(count)] if rows and self.maximum and self.alike else rows
-        return Reached(rows, count, used, self.maximum, uneven)
+        return Reached(rows, count, used, self.maximum, uneven, grad)
 
 
 def _differ(rows: Tensor) -> bool:
@@ -304,12 +324,28 @@ def readout_rows(run: Passes, last: int, variant: Batch | None = None) -> Reache
         if not unread or out_of_memory(error):
             raise
     if not unread:
-        raise CaptureError(
-            "the last captured attention does not reach the model's output. "
-            "Check that the logits come from the same stream of tokens, without detach() or no_grad() in between "
-            "(reentrant gradient checkpointing is such a no_grad(): turn it off, or pass use_reentrant=False)."
-        )
+        raise CaptureError(UNREACHED)
     return Reached(*silenced_rows(run, last, variant), set() if finder.ending is None else finder.ending.slots)
+
+
+def require_pooled(run: Passes, last: int, tokens_WN: Tensor) -> Reached:
+    """Raise if the head does not read all tokens of the last call inside windows, of any input of a batch."""
+    finder = ReadoutFinder(run.one.size, run.names, last)
+    with torch.no_grad(), finder:
+        logits = run()
+    if finder.ending is None or not logits.requires_grad:
+        raise CaptureError(UNREACHED)
+    reached = finder.ending.reached(logits)
+    assert reached.slopes is not None  # the logits have a gradient, which passes it
+    spoke_XN = finder.ending.site.layout.to_canonical(reached.slopes).any(-1).any(1)
+    real_WN = (tokens_WN >= 0).to(spoke_XN.device)
+    read_B, count = (spoke_XN.view(-1, *real_WN.shape) & real_WN).sum((1, 2)).tolist(), int(real_WN.sum())
+    if min(read_B) < count and not reached.maximum:
+        raise NotOverUnits(
+            f"the head reads {min(read_B)} of the {count} tokens of the last layer, and maps of layers inside windows "
+            "(Swin) are read as the mean of all of them."
+        )
+    return reached
 
 
 def silenced_rows(run: Passes, last: int, variant: Batch | None) -> tuple[list[int], int]:

@@ -31,6 +31,10 @@ from whyformer.study.readout import Passes, SiteFacts, Survey
 
 MOVES = LAYOUTS | frozenset("contiguous roll __getitem__ cat clone to expand chunk split narrow stack".split())
 PADDING = -1
+IN_PARTS = (
+    "{path}: attention runs over one part of the input at a time (the frames of one patch, one variable, one window), "
+    "and which tokens each part holds was not found, so maps of different layers cannot be combined."
+)
 
 
 @dataclass(frozen=True)
@@ -100,14 +104,10 @@ class Shadows(Survey):
     def at_site(self, site: OpenSite) -> None:
         super().at_site(site)
         asked = self._fused if self._fused is not None else self._asking.get(site.attention)
-        if asked is None:
-            raise NotOverUnits(
-                f"{site.path}: attention runs over one part of the input at a time (the frames of one patch, one "
-                "variable, one window), and which tokens each part holds was not found, so maps of different layers "
-                "cannot be combined."
-            )
-        rows = asked.movedim(1, 0)[0] if asked.ndim == 4 else asked  # heads hold the same tokens
-        self.placements.append(Placement(rows[..., 0].long(), len(self.sizes) - 1))
+        rows = torch.tensor([[0, 1]]) if asked is None else site.layout.to_canonical(asked)[..., 0]
+        if asked is None or (rows != rows[:, :1]).any():  # heads hold the same tokens
+            raise NotOverUnits(IN_PARTS.format(path=site.path))
+        self.placements.append(Placement(rows[:, 0].long(), len(self.sizes) - 1))
         self._last = asked
 
     def _follow(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any, out: Any) -> None:

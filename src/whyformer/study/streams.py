@@ -16,6 +16,7 @@ from whyformer.inputs.batch import Batch
 from whyformer.inputs.units import joined
 from whyformer.results.types import Units
 from whyformer.shapes import Array
+from whyformer.study import readout
 from whyformer.study.facts import Leak, Probe, Study, audit_streams
 from whyformer.study.readout import Passes, Readout, Severed, direct_rows, positions_of, reached_rows, readout_of
 from whyformer.study.schedule import START, Link, Schedule, unsteady, windows_of
@@ -260,11 +261,9 @@ def _windowed(run: Passes, study: Study) -> Study:
     """Attention inside windows: which tokens they hold, if all of the last ones are pooled by the head."""
     try:
         windows = windows_of(run)
-        rows = direct_rows(run)[-1]
+        notes = readout.require_pooled(run, len(study.sites) - 1, windows.placements[-1].tokens_WN).notes
     except CaptureError as error:
         return study.refused(error)
-    if len(rows) != windows.placements[-1].tokens_WN.shape[1]:
-        return study
     # The token in the middle of the first window; of later stages, the one that it is part of may change.
     first = windows.placements[0].tokens_WN[0]
     place = next(i for i in range(len(first) // 2, len(first)) if first[i] >= 0)
@@ -274,4 +273,4 @@ def _windowed(run: Passes, study: Study) -> Study:
     for stage in range(1, len(windows.sizes)):
         heard[windows.sizes[stage]] = set(windows.merged(alone, 0, stage)[0, :, 0].nonzero()[:, 0].tolist())
     leak = audit_streams(run, [Probe(0, place, heard)], set())
-    return replace(study, windows=windows, readout=Readout("mean"), leak=leak)
+    return replace(study, windows=windows, readout=Readout("mean"), leak=leak, notes=notes)

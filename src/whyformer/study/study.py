@@ -20,10 +20,17 @@ from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.study import readout as readouts
 from whyformer.study.dataflow import MarkingSurvey, trace
-from whyformer.study.entrance import misplaced, misplaced_in_streams, misplaced_pieces, moved_at, reads_padding
+from whyformer.study.entrance import (
+    in_parts,
+    misplaced,
+    misplaced_in_streams,
+    misplaced_pieces,
+    moved_at,
+    reads_padding,
+)
 from whyformer.study.facts import ROUNDING, Study, leak_of, noting_calls, unseen
 from whyformer.study.interference import MIXES, SINGLY
-from whyformer.study.schedule import START, Schedule, Step, kind_of, schedule_of
+from whyformer.study.schedule import IN_PARTS, START, Schedule, Step, kind_of, schedule_of
 from whyformer.study.streams import study_several
 
 WEIGHED = (
@@ -33,14 +40,6 @@ WEIGHED = (
 POOLED_BESIDES = (
     "the head uses the {rule} and also pools other positions; attention methods use the {rule} only, and miss the "
     "others."
-)
-MAXIMUM = (
-    "the head uses max-pooling over the positions (or a median, or the largest few); here they are weighted evenly, so "
-    "it is not part of the scores which of them had the maximum."
-)
-UNEVEN = (
-    "the head does not take the plain mean of the positions (it weights them, lays them end to end, or takes another "
-    "statistic); here they are weighted evenly, so what it makes of each is not part of the scores."
 )
 SEVERAL_LAYERS = (
     "the head uses the output of several layers, not only of the last one; attention methods use the last one only, "
@@ -169,6 +168,9 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
     if own:
         error = NotOverUnits(OWN_KEYS.format(path=own[0].path, keys=own[0].keys, queries=own[0].queries))
         return Study(grid=modality.cells(one), input_length=length).refused(error)
+    if in_parts(run, first_BHKD, length):
+        error = NotOverUnits(IN_PARTS.format(path=sites[0].path or "the model itself"))
+        return Study(grid=modality.cells(one), input_length=length).refused(error)
     extra = sites[0].keys - length if modality.lengths_vary else 0
     front = None
     if extra > 0 and modality.embeds:  # the text starts at the first position that changes with its first token
@@ -186,7 +188,7 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
             front = 0  # the model's own token comes last
     notes += _notes(survey, readout, sites[-1].queries)
     if any(note.startswith(WEIGHED[: WEIGHED.index("{")]) for note in notes):  # which names the reason
-        notes = tuple(note for note in notes if note != UNEVEN)
+        notes = tuple(note for note in notes if note != readouts.UNEVEN)
     study = replace(study, readout=readout, leak=leak, extra=extra, front=front, notes=notes)
     apart = _side_by_side(survey, schedule)
     if apart is not None:
@@ -209,9 +211,9 @@ def _readout(
     """The rule for rows of the last attention that feed the head, the positions that it reads, what it leaves out."""
     last = survey.sites[-1]
     queries, keys = readouts.positions_of(last)
-    rows, count, slots, maximum, uneven = readouts.readout_rows(run, len(survey.sites) - 1)
-    notes = (MAXIMUM,) if maximum and len(rows) > 1 else (UNEVEN,) if uneven and len(rows) > 1 else ()
-    read = None if maximum else set(rows)  # None: which positions it would read is not known
+    reached = readouts.readout_rows(run, len(survey.sites) - 1)
+    rows, count, slots = reached.rows, reached.of, reached.slots
+    read = None if reached.maximum else set(rows)  # None: which positions it would read is not known
     # Rows are numbered among the real positions, so that padding on the left does not count.
     rank = {int(p): i for i, p in enumerate(real.nonzero()[:, 0])}
     if queries == keys:
@@ -220,10 +222,11 @@ def _readout(
         rows, slots = [rank[r] for r in rows if r in rank], {rank[s] for s in slots if s in rank}
         readout = readouts.readout_of(rows, count, len(rank), slots)
         readout = replace(readout, besides=readouts.pooled_besides(rows, slots))
-        return readout, read, (POOLED_BESIDES.format(rule=readout),) if readout.besides else notes
+        return readout, read, (POOLED_BESIDES.format(rule=readout),) if readout.besides else reached.notes
     # The last layer asks for a few rows only; they are named by where their query came from.
     asked = range(last.first_query, last.first_query + queries)
-    return readouts.readout_of(list(asked), len(rank), len(rank), set()), None if maximum else set(asked), notes
+    readout = readouts.readout_of(list(asked), len(rank), len(rank), set())
+    return readout, None if reached.maximum else set(asked), reached.notes
 
 
 def _unread(schedule: Schedule, sites: Sequence[readouts.SiteFacts]) -> CaptureError | None:
