@@ -157,13 +157,17 @@ def test_a_folder_with_other_things_is_left_alone(explainer: wf.Explainer, tmp_p
             read(folder)
 
 
-def test_nothing_is_written_through_a_planted_link(explainer: wf.Explainer, tmp_path: Path) -> None:
-    """One of many attacks: tests/hostile/test_planted.py."""
+def test_nothing_is_written_into_planted_folders(explainer: wf.Explainer, tmp_path: Path) -> None:
+    """Two of many attacks: tests/hostile/test_planted.py."""
     (out := tmp_path / "out").mkdir()
     (out / "manifest.json.unfinished").symlink_to(target := tmp_path / "target")
+    (cache := tmp_path / "cache").mkdir()
+    cache.chmod(0o777)
     with pytest.raises(BadInput, match=r"contains a link \(manifest.json.unfinished\)"):
         wf.explain_dataset(explainer, TEXTS, out=out, **HOW)
-    assert not target.exists()
+    with pytest.raises(BadInput, match="can be changed by other users"):
+        wf.compare(explainer, TEXTS[:2], method=["grad_sam"], cache=cache, progress=False)
+    assert not target.exists() and not [*cache.iterdir()]
 
 
 def test_progress_for_logs(explainer: wf.Explainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -470,9 +470,10 @@ def test_no_path_leads_out_of_the_api(path: str) -> None:
 
 
 def test_clients_share_no_cookies_and_browsers_get_no_orders() -> None:
-    orders = {"set-cookie": "session=of-the-first", "access-control-allow-origin": "*", "clear-site-data": '"*"'}
+    orders = {"set-cookie": "session=of-the-first; Path=/", "access-control-allow-origin": "*"}
     orders |= {"content-security-policy": "script-src *", "x-frame-options": "ALLOWALL", "x-one": "1"}
     orders |= {
+        "clear-site-data": '"*"',
         "timing-allow-origin": "*",
         "x-webkit-csp": "script-src *",
         "cross-origin-resource-policy": "cross-origin",
