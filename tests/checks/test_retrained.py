@@ -239,14 +239,16 @@ def test_texts(tokenizer: Any) -> None:
 class Pooled(nn.Module):
     """A recurrent classifier that weighs its states by scores without a query (Jain & Wallace 2019)."""
 
-    def __init__(self) -> None:
+    def __init__(self, marked: bool = False) -> None:
         super().__init__()
+        self.marked = marked
         self.embedding, self.encode = nn.Embedding(20, 6), nn.LSTM(6, 4, batch_first=True, bidirectional=True)
         self.score, self.softmax, self.decide = nn.Linear(8, 1), nn.Softmax(-1), nn.Linear(8, 2)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         states = self.encode(self.embedding(input_ids))[0]
-        weights = self.softmax(self.score(states)[..., 0])
+        scores = self.score(states)[..., 0]
+        weights = wf.mark_attention(scores.softmax(-1), "b k") if self.marked else self.softmax(scores)
         return self.decide((weights[..., None] * states).sum(1))
 
 
@@ -262,6 +264,12 @@ def test_a_recurrent_model_whose_weights_have_no_query() -> None:
     weights = model.softmax(model.score(states)[..., 0]).detach()
     torch.testing.assert_close(torch.stack([said.attention[i] for i in range(10)]), weights)
     torch.testing.assert_close(torch.stack([said.values[i] for i in range(10)]), model.embedding(ids[:10]).detach())
+    marked = Pooled(marked=True).eval()  # no module gives the weights
+    marked.load_state_dict(model.state_dict())
+    for explained, one in zip(
+        wf.explain(marked, {"input_ids": ids[:3]}, method="raw_attention"), weights, strict=False
+    ):
+        np.testing.assert_allclose(explained.scores[: ids.shape[1]], one, atol=1e-6)
     flat = model.decide(states.mean(1)).softmax(-1).detach()
     torch.testing.assert_close(torch.stack([even.probability[i] for i in range(10)]), flat)
     how: dict[str, Any] = {"epochs": 1, "guide_epochs": 1, "lambdas": (0.1,), "seeds": 1}

@@ -130,9 +130,7 @@ def rows_table(rows: Sequence[dict[str, Any]]) -> TableMark:
 def _cell(value: Any) -> str:
     if isinstance(value, (float, np.floating)):
         return "" if np.isnan(value) else f"{value:.3f}"
-    if isinstance(value, tuple):
-        return ", ".join(f"{v:+d}" for v in value)
-    return str(value)
+    return ", ".join(f"{v:+d}" for v in value) if isinstance(value, tuple) else str(value)
 
 
 @checked
@@ -168,16 +166,16 @@ def induction_view(result: Any) -> View:
     """The three maps side by side, on one scale."""
     names = ("previous_token", "duplicate_token", "induction")
     maps = [(name.replace("_", " "), getattr(result, name)) for name in names]
-    title = f"{result.sequences} × {result.length} random tokens, repeated once"
-    return head_maps(maps, title, meaning="mean attention")
+    return head_maps(
+        maps, f"{result.sequences} × {result.length} random tokens, repeated once", meaning="mean attention"
+    )
 
 
 @checked
 def circuits_view(result: Any) -> View:
     """Copying and matching, side by side."""
     maps = [("copying (OV circuit)", result.copying), ("matching (QK circuit)", result.matching)]
-    title = "circuits" + (", QK at offset 0" if result.rotary else "")
-    return head_maps(maps, title, signed=True, meaning="Σλ / Σ|λ|")
+    return head_maps(maps, "circuits" + ", QK at offset 0" * result.rotary, signed=True, meaning="Σλ / Σ|λ|")
 
 
 @checked

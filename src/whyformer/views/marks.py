@@ -163,9 +163,8 @@ class Matrix:
 
     def told(self) -> Array:
         """What is written into the cells: zero for less than a ten-thousandth of the scale."""
-        values = np.asarray(self.values, float)
-        small = np.abs(values) < 1e-4 * max(abs(self.scale.low), abs(self.scale.high))
-        return np.where(small, 0.0, values) / 10.0**self.power
+        values, least = np.asarray(self.values, float), 1e-4 * max(abs(self.scale.low), abs(self.scale.high))
+        return np.where(np.abs(values) < least, 0.0, values) / 10.0**self.power
 
 
 @dataclass(frozen=True, eq=False)
