@@ -51,9 +51,11 @@ class Argument:
         if fill == "delete":
             return tensor[:, ~gone] if self.kind == "ids" and self.owner.ndim == 1 else None
         if fill == "mean":
-            if self.kind != "floats" or self.owner.ndim != 2 or bool((self.owner != self.owner[:, :1]).any()):
+            picture = self.owner.ndim == 3
+            steps = self.owner.ndim == 2 and not bool((self.owner != self.owner[:, :1]).any())
+            if self.kind != "floats" or not (picture or steps):
                 return None
-            fill = tensor.mean(1, keepdim=True).expand_as(tensor)
+            fill = tensor.mean((2, 3) if picture else 1, keepdim=True).expand_as(tensor)
         elif not isinstance(fill, int) and fill not in ("zero", "mean_vector", None):
             return None
         elif not isinstance(fill, int) or self.kind != "ids":

@@ -550,6 +550,44 @@ def test_units_are_found_where_positions_are_mixed_before_attention() -> None:
     assert found.units.labels == tuple(f"variable {i}" for i in range(6))
 
 
+class Events(Blocks):
+    """Kinds and amounts of events share positions; times only weight them, or a flag of the row is a token, too."""
+
+    def __init__(self, flagged: bool) -> None:
+        super().__init__()
+        self.kinds, self.amount, self.value = nn.Embedding(9, WIDTH), nn.Linear(1, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.flags = nn.Embedding(2, WIDTH) if flagged else None
+
+    def forward(self, kinds: Tensor, amounts: Tensor, times: Tensor, flag: Tensor) -> Tensor:
+        h = self.kinds(kinds) + self.amount(amounts[..., None])
+        if self.flags is not None:
+            return self.read(torch.cat([self.flags(flag.long())[:, None], self.amount(times[..., None])], 1))
+        weights = (-(times[:, :, None] - times[:, None]).abs()).softmax(-1)
+        return self.head((h + weights @ self.value(h)).mean(1))
+
+
+EVENTS = {"kinds": randint(1, 9, 1, 4), "amounts": randn(1, 4), "times": randn(1, 4), "flag": torch.tensor([True])}
+
+
+def test_arguments_that_share_positions_are_not_said_to_be_one_of_them() -> None:
+    model = seeded(lambda: Events(False))
+    found = wf.explain(model, EVENTS, method="attention_rollout", target=CLASS)[0]
+    assert found.units.labels == tuple(f"position {i}" for i in range(4))
+    assert "kinds, amounts, times and flag, which are not scored" in found.warnings[0]
+    for method in ("input_x_gradient", "attn_lrp"):  # the kinds were given 0
+        with pytest.raises(NotOffered):
+            wf.explain(model, EVENTS, method=method, target=CLASS)
+
+
+def test_a_flag_of_a_row_is_a_feature_and_no_mask() -> None:
+    """It was called [CLS]."""
+    model = seeded(lambda: Events(True))
+    found = wf.explain(model, EVENTS, method="occlusion", target=CLASS)[0]
+    with torch.no_grad():
+        effect = (model(**EVENTS) - model(**EVENTS | {"flag": torch.tensor([False])}))[0, CLASS]
+    assert dict(zip(found.units.labels, found.scores, strict=True))["flag"] == pytest.approx(float(effect), abs=1e-5)
+
+
 class SeveralWords(nn.Module):
     """Positions that hold two ids each, mixed by a convolution; there is no attention, or one that pools."""
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models.case import seeded
+from whyformer.capture.roles import first_values
 from whyformer.errors import CaptureError, NotOverUnits
 
 SERIES = torch.randn(6, 5, 4, generator=torch.Generator().manual_seed(3))  # inputs, steps, variables
@@ -90,6 +91,12 @@ def test_attention_over_rows_that_are_sorted_by_content_is_refused(build: Any, i
     for row in range(len(next(iter(inputs.values())))):
         with pytest.raises(CaptureError, match=r"sorts|reorders|exchange"):
             wf.explain(copy.deepcopy(model), {k: v[row : row + 1] for k, v in inputs.items()}, method="alti")
+
+
+def test_attention_that_some_inputs_leave_out_is_an_error_of_ours() -> None:
+    """It was a KeyError where a changed unit led around the attention."""
+    with pytest.raises(CaptureError, match="for some inputs only"):
+        first_values(lambda: torch.zeros(1), {})
 
 
 class OfTwoTexts(nn.Module):

@@ -16,7 +16,7 @@ from whyformer.capture.functions import Args, Function, Kwargs, sdpa_operands, t
 from whyformer.capture.intercept import Intercept, current_path
 from whyformer.capture.site import FOLLOWED, OpenSite, PlannedCall
 from whyformer.capture.trail import Notes
-from whyformer.errors import NotOffered
+from whyformer.errors import CaptureError, NotOffered
 from whyformer.loan.spread import out_of_memory
 
 Edit = Callable[[int, OpenSite], None]  # number of the site, and the site
@@ -262,6 +262,8 @@ def first_values(forward: Callable[[], Tensor], names: dict[int, str], number: i
     intercept.look = look
     with torch.no_grad(), intercept:
         forward()
+    if number not in read:  # another input took another way through the model
+        raise CaptureError("the model runs its attention for some inputs only.")
     return read[number]
 
 

@@ -434,8 +434,8 @@ class Modality(ABC):
         """Find out what each of the ``keys`` positions holds; ``vectors`` of them are computed up to the attention."""
         return
 
-    def is_one_token(self, one: Batch, keys: int, forward: Callable[[Batch], Any]) -> bool:
-        """Return whether the input is one of the ``keys`` positions, the others learned; ``forward`` counts passes."""
+    def is_one_token(self, one: Batch, keys: int, values: Callable[[Batch], Tensor]) -> bool:
+        """Return whether the input is one of the ``keys`` positions, the others learned; ``values`` counts passes."""
         return False
 
     def reads_other_steps(self, one: Batch, keys: int) -> bool:

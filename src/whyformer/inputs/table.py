@@ -206,7 +206,7 @@ class TableInput(Modality):
 
     # Units
 
-    def is_one_token(self, one: Batch, keys: int, forward: Callable[[Batch], Any]) -> bool:
+    def is_one_token(self, one: Batch, keys: int, values: Callable[[Batch], Tensor]) -> bool:
         facts, key = known_about(self.model), self._one_token
         if key not in facts and keys > 1 and len(self.table.columns) > 1 and not self.table.tokens:
             try:

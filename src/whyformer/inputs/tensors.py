@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,14 +12,13 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.functions import ATTENTION, JOINS, PRODUCTS, tensors_in
 from whyformer.capture.lookups import ABSENT
-from whyformer.capture.roles import first_values
 from whyformer.capture.trail import Notes
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, WhyformerError
 from whyformer.inputs.base import MEAN_VECTOR, Modality, with_added
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, are_tensors, require_shown, shifted
 from whyformer.inputs.stream_inputs import Columns, Layout, StreamInput
 from whyformer.inputs.units import Column, assemble, averaged, owners_of_columns, pick, resampled
-from whyformer.loan.borrow import borrowed, known_about, module_names
+from whyformer.loan.borrow import borrowed, known_about
 from whyformer.results.types import Units
 from whyformer.targets import logits_of
 
@@ -161,7 +159,7 @@ def different(values: Tensor) -> Tensor:
     if values.is_floating_point():
         noise = torch.rand(values.shape, generator=torch.Generator().manual_seed(0)).to(values)
         return values + (1 + values.abs().amax()) * (0.5 + noise)
-    return torch.where(values > 0, values - 1, values + 1)
+    return ~values if values.dtype == torch.bool else torch.where(values > 0, values - 1, values + 1)
 
 
 def _label(column: Column, many: bool) -> str:
@@ -242,9 +240,12 @@ class TensorInput(Modality):
 
             try:
                 before = vectors(keys, one)
+                read = {k for k in names if not torch.equal(before[-1], vectors_with(k)[-1])}
                 for depth in reversed(range(len(before))):  # before positions were mixed, where they are
-                    facts[place] = facts[place] or self._located(one, before, vectors_with, depth)
-            except (WhyformerError, KeyError, IndexError):  # not every number is an input of this model
+                    found = self._located(one, before, vectors_with, depth)
+                    carried = {column[0] for column in found or () if column is not None}
+                    facts[place] = facts[place] or (found if read <= carried else None)
+            except (WhyformerError, IndexError):  # not every number is an input of this model
                 pass
 
     def _located(
@@ -270,7 +271,7 @@ class TensorInput(Modality):
 
     def _numbers(self, batch: Batch) -> list[str]:
         """Return the arguments that are no masks."""
-        return [k for k, v in batch.tensors.items() if "mask" not in k and v.dtype is not torch.bool]
+        return [k for k, v in batch.tensors.items() if "mask" not in k and (v.dtype is not torch.bool or v.ndim == 1)]
 
     def _place(self, batch: Batch) -> tuple[Any, ...]:
         return "positions", tuple((k, v.shape[1:], v.dtype) for k, v in batch.tensors.items())
@@ -279,14 +280,11 @@ class TensorInput(Modality):
         """Return what each position of the attention holds, where ``locate`` found that out."""
         return known_about(self.model).get(self._place(batch)) or ()
 
-    def is_one_token(self, one: Batch, keys: int, forward: Callable[[Batch], Any]) -> bool:
-        floats = {k: v for k, v in one.tensors.items() if v.is_floating_point()}
+    def is_one_token(self, one: Batch, keys: int, values: Callable[[Batch], Tensor]) -> bool:
+        floats = {k: shifted(v) for k, v in one.tensors.items() if v.is_floating_point()}
         if self.stream != "table" or self.seen_columns(one, keys) or not floats or len(self.columns(one)) < 2:
             return False
-        other = one.with_tensors(**{k: shifted(v) for k, v in floats.items()})
-        names = module_names(self.model)
-        before, after = (first_values(partial(forward, batch), names) for batch in (one, other))
-        return int((before != after).any(-1).any(1)[0].sum()) == 1
+        return int((values(one) != values(one.with_tensors(**floats))).any(-1).any(1)[0].sum()) == 1
 
     def reads_other_steps(self, one: Batch, keys: int) -> bool:
         return self.stream == "sequence" and not self.seen_columns(one, keys)
@@ -320,18 +318,13 @@ class TensorInput(Modality):
         return columns
 
     def seen_columns(self, batch: Batch, length: int) -> list[Column]:
-        """Return the columns that became tokens: all, or (TabTransformer) the categorical ones only."""
+        """Return the columns that became tokens: those that were located, or all."""
         columns, tokens = self.columns(batch), self._tokens(batch)
         if batch.by_input:
             return columns
         if len(tokens) == length:
             return [column for column in tokens if column is not None]
-        categorical = [c for c in columns if not batch.tensors[c[0]].is_floating_point()]
-        numerical = [c for c in columns if batch.tensors[c[0]].is_floating_point()]
-        for choice in (columns, categorical, numerical):
-            if choice and length - len(choice) in {0, 1}:
-                return choice
-        return []
+        return columns if length - len(columns) in {0, 1} else []
 
     def covers(self, batch: Batch, length: int) -> bool:
         return {name for name, _ in self.columns(batch)} <= {name for name, _ in self.seen_columns(batch, length)}

@@ -127,7 +127,7 @@ class BlockInput(TensorInput):
 
         try:
             facts[key] = blocks_of(one.tensors[self.main][0], self._divided(one), values_at)
-        except (WhyformerError, KeyError, RuntimeError):  # no attention, or not over this input
+        except (WhyformerError, RuntimeError):  # no attention, or not over this input
             facts[key] = None
         return passes
 

@@ -223,7 +223,7 @@ def misplaced_in_streams(
             plain = [u for u in range(len(places)) if units is None or not units.special[u]]
             variant, touched = _changed(run.one, owners, _sets(plain, columns=False)[0])
             after = run.values(variant, step.site)
-        except (WhyformerError, RuntimeError, IndexError, ValueError, KeyError):  # not every number is an input of it
+        except (WhyformerError, RuntimeError, IndexError, ValueError):  # not every number is an input of it
             continue
         if before.shape != after.shape or (words and length != run.one.tensors[part.main].shape[1]):
             continue

@@ -143,7 +143,7 @@ class Passes:
         return first_values(lambda: self(variant), self.names, site)
 
     def vectors(self, positions: int, variant: Batch) -> list[Tensor]:
-        """(N, D) all vectors of positions up to what the first attention reads, none where rows were sorted before."""
+        """(N, D) all vectors of positions before the first attention, and before a sort; then what it reads itself."""
         seen = BeforeAttention(1, positions, in_order=True)
 
         def forward() -> Tensor:
@@ -151,8 +151,7 @@ class Passes:
                 return self(variant)
 
         read = first_values(forward, self.names)[0].transpose(0, 1).flatten(1)
-        vectors = [t[0] if len(t) == 1 else t[:, 0] for t in seen.vectors]
-        return vectors if seen.sorted else [*vectors, read]
+        return [*(t[0] if len(t) == 1 else t[:, 0] for t in seen.vectors), read]
 
 
 class Survey(Outline):

@@ -161,7 +161,7 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
             elsewhere = misplaced_in_streams(run, schedule, survey.embedded, study.grid, first_BHKD)
         several = study_several(run, study, schedule)
         return several if elsewhere is None or several.trouble is not None else several.refused(elsewhere)
-    if modality.is_one_token(one, sites[0].keys, run):
+    if modality.is_one_token(one, sites[0].keys, run.values):
         return Study(input_length=length).refused(NotOverUnits(ONE_TOKEN.format(count=sites[0].keys)))
     # A layer that looks at more than positions; the last layer may ask from a few of them only.
     own = [s for s in sites if s.queries != s.keys and (s is not sites[-1] or s.queries == length < s.keys)]

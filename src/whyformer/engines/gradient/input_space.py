@@ -252,10 +252,14 @@ def over_columns(run: Run, of_tokens_BN: Tensor, floats: Mapping[str, Tensor], l
         if label in labels:
             scores[:, unit] = of_tokens_BN[:, labels.index(label)]
             continue
-        for name in floats.keys() & owners.keys():
-            entries = floats[name].flatten(1)[:, owners[name].expand(floats[name].shape[1:]).flatten() == unit]
-            if entries.shape[1]:
-                scores[:, unit] = entries.amax(1) if largest else entries.sum(1)
+        flat = ((n, owners[n].expand(floats[n].shape[1:]).flatten() == unit) for n in floats.keys() & owners.keys())
+        entries = [floats[name].flatten(1)[:, here] for name, here in flat if here.any()]
+        if not entries:
+            raise NotOffered(
+                f"{label!r} is looked up, and no position of the model's attention holds it alone, so its gradient is "
+                "not known. Use a method that masks features: occlusion."
+            )
+        scores[:, unit] = entries[0].amax(1) if largest else entries[0].sum(1)
     return scores
 
 
