@@ -6,9 +6,9 @@ import ast
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -139,10 +139,24 @@ def own_modules() -> dict[str, Any]:
     return {name: module for name, module in sys.modules.items() if name.startswith("whyformer.")}
 
 
+@contextmanager
+def imports_forgotten() -> Iterator[None]:
+    """Modules that are imported meanwhile leave ``sys.modules``, and packages (``wf.tcav``) are as they were."""
+    before = own_modules()
+    packages = [(vars(module), {**vars(module)}) for module in (wf, *before.values()) if hasattr(module, "__path__")]
+    yield
+    for name in own_modules().keys() - before.keys():
+        del sys.modules[name]
+    sys.modules.update(before)
+    for names, known in packages:
+        for name in names.keys() - known.keys():
+            del names[name]
+        names.update(known)
+
+
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Libraries are as if they were not installed. Modules imported meanwhile are forgotten: they hold others anew."""
-    before = own_modules()
 
     def hidden(*names: str) -> None:
         for module in [*sys.modules, *names]:
@@ -152,14 +166,20 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
             elif module.startswith(("whyformer.views.figure", "whyformer.serve")):  # whose doors open on import
                 del sys.modules[module]
 
-    yield hidden
-    for name in own_modules().keys() - before.keys():
-        del sys.modules[name]
-    for name, module in before.items():
-        sys.modules[name] = module
-        package, _, leaf = name.rpartition(".")
-        if isinstance(getattr(sys.modules[package], leaf, None), ModuleType | None):  # not a function of that name
-            setattr(sys.modules[package], leaf, module)  # an import sets it, too
+    with imports_forgotten():
+        yield hidden
+
+
+def test_what_is_imported_meanwhile_is_forgotten() -> None:
+    """A class whose module is not in ``sys.modules`` cannot read its own annotations."""
+    inside = vars(wf.concepts)
+    with imports_forgotten():  # what this test takes away comes back
+        sys.modules.pop("whyformer.concepts.concept_vectors", None)
+        vars(wf).pop("tcav", None)
+        inside.pop("concept_vectors", None)
+        with imports_forgotten():
+            assert wf.tcav.__module__ in sys.modules and "concept_vectors" in inside
+        assert "tcav" not in vars(wf) and "concept_vectors" not in inside
 
 
 @pytest.fixture(scope="module")
