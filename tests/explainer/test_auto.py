@@ -304,3 +304,6 @@ def test_a_word_is_the_same_for_both_ways_to_ask_for_it(sentiment: wf.Explainer)
     inside, whole = sentiment.explain(text, by="word", **how), sentiment.explain(text, units="word", **how)
     assert inside.scores[2:5].sum() == pytest.approx(whole.scores[whole.units.labels.index("can't")], abs=1e-5)
     assert inside.scores[2] == inside.scores[3] == inside.scores[4]
+    joined, labels = [word for word, _ in inside.words()], [u for u in whole.units.labels if not u.startswith("[")]
+    assert joined == labels, "words() and pictures"
+    assert "can't" in [bar.label for bar in inside.view(by="word").panels[-1].marks[0].bars]

@@ -201,7 +201,7 @@ class TextInput(TokenInput):
             rest["word"] = tuple(word) if word else naming.words_of(labels, special) if self.processor else None
             if text is not None and facts.get("spans"):
                 rest["spans"] = _spans(labels, facts["spans"], text)
-            result.append(naming.assemble(labels, special, self.stream, extra, front, **rest))
+            result.append(naming.with_words(naming.assemble(labels, special, self.stream, extra, front, **rest)))
         return result
 
     def divided(self, units: Units, facts: Mapping[str, Any]) -> tuple[list[list[int]], Units] | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count, groupby, pairwise
 from typing import Any
@@ -94,14 +96,12 @@ def spans_of(text: str, units: str | Sequence[Any]) -> list[Span]:
 def members(tokens: Sequence[Span], spans: Sequence[Span]) -> list[list[int]]:
     """Return the tokens of each stretch: a token belongs where most of its characters are, the first of equals."""
     groups: list[list[int]] = [[] for _ in spans]
-    if not spans:
-        return groups
-    starts, ends = np.array(spans).T
+    order = sorted(range(len(spans)), key=spans.__getitem__)
+    starts, ends = ([spans[i][side] for i in order] for side in (0, 1))
     for token, (start, end) in enumerate(tokens):
-        shared = np.minimum(ends, end) - np.maximum(starts, start)
-        best = int(shared.argmax())
-        if shared[best] > 0:
-            groups[best].append(token)
+        near = order[bisect_right(ends, start) : bisect_left(starts, end)] if start < end else []
+        if near:
+            groups[max(near, key=lambda i: min(spans[i][1], end) - max(spans[i][0], start))].append(token)
     return groups
 
 
@@ -389,6 +389,17 @@ def words_of(labels: list[str], special: list[bool]) -> tuple[int, ...]:
     return tuple(result)
 
 
+def with_words(units: Units) -> Units:
+    """Number words as ``units="word"`` divides a text; tokenizers have rules of their own ("can", "'", "t")."""
+    if units.text is None or units.spans is None:
+        return units
+    word, number = [-1] * len(units), count()
+    for group in _completed(units, members(units.spans, words(units.text))):
+        if not units.special[group[0]]:
+            word[group[0] : group[-1] + 1] = [next(number)] * len(group)
+    return replace(units, word=tuple(word))
+
+
 def segmented(units: Units, by: str | Sequence[Any], whole: str | None) -> tuple[list[list[int]], Units]:
     """Return units grouped by word, sentence, role or chosen range, and the groups as units."""
     if units.text is None or units.spans is None:
@@ -410,7 +421,7 @@ def segmented(units: Units, by: str | Sequence[Any], whole: str | None) -> tuple
             raise BadInput(f"units: {empty[0]} contains no whole token. Use ranges that start and end at words.")
         groups = chosen
     else:
-        groups = _completed(units, roles, chosen)
+        groups = _completed(units, chosen)
     seen = [units.stream[group[0]] == "image" for group in groups]
     apart = [image or (len(g) == 1 and units.special[g[0]]) for g, image in zip(groups, seen, strict=True)]
     texts = [
@@ -429,8 +440,9 @@ def segmented(units: Units, by: str | Sequence[Any], whole: str | None) -> tuple
     )
 
 
-def _completed(units: Units, roles: Sequence[str], chosen: list[list[int]]) -> list[list[int]]:
+def _completed(units: Units, chosen: list[list[int]]) -> list[list[int]]:
     """Return all units in order, grouped by stretch; special tokens and roles divide a stretch."""
+    roles = units.role or ("",) * len(units)
     of = {token: number for number, group in enumerate(chosen) for token in group}
     groups: list[list[int]] = []
     last: tuple[Any, ...] | None = None

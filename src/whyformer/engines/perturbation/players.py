@@ -15,7 +15,6 @@ from whyformer.engines.perturbation.variants import default_replacement
 from whyformer.errors import BadInput, NotOffered
 from whyformer.extras import require
 from whyformer.inputs.image import patch_index
-from whyformer.inputs.units import segmented
 from whyformer.parameters import Hold
 from whyformer.results.types import Units
 from whyformer.run import Run
@@ -268,16 +267,12 @@ def _named(
 
 def _words(run: Run, row: int, free: Array) -> list[tuple[int, ...]]:
     units = run.units[row]
-    if units.text is not None and units.spans is not None:  # the words of units="word"
-        groups = segmented(units, "word", None)[0]
-    elif units.word is None:
+    if units.word is None:
         raise NotOffered("which tokens make a word is not known here: pass text with its tokenizer, or leave by=None.")
-    else:
-        numbered: dict[int, list[int]] = {}
-        for i, word in enumerate(units.word):
-            numbered.setdefault(word if word >= 0 else ~i, []).append(i)
-        groups = list(numbered.values())
-    members = (tuple(i for i in group if free[i]) for group in groups)
+    numbered: dict[int, list[int]] = {}
+    for i, word in enumerate(units.word):
+        numbered.setdefault(word if word >= 0 else ~i, []).append(i)
+    members = (tuple(i for i in group if free[i]) for group in numbered.values())
     return [group for group in members if group]
 
 
