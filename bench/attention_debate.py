@@ -1,215 +1,229 @@
-"""Is attention an explanation? The protocol of the debate on a BiLSTM and on a transformer, over several seeds.
+"""Is attention an explanation? wf.attention_debate on two data sets, two encoders, beside the papers' numbers.
 
-    python -m bench.attention_debate --data SST --seeds 5 [--device cuda] [--processes 5] [--out debate.json]
+    python -m bench.attention_debate --sst SST --imdb imdb50k.csv.xz [--out debates] [--processes 4]
 
-SST holds train.tsv, dev.tsv and test.tsv, one "sentence<TAB>label" per line. For each architecture and seed:
-
-* a base model, and the same with uniform attention (Wiegreffe & Pinter 2019, section 3.1);
-* the diagnostic: a token-level MLP whose words are weighted by uniform weights, weights it learns itself, the base
-  model's, and those of a model-consistent adversary (section 3.4): the table of four rows;
-* model-consistent adversaries over a sweep of λ: how far attention moves (JSD) for how much change of the output (TVD);
-* beside the curve: other seeds of the base model, the uniform model, and Jain & Wallace's adversary per sentence.
-
-Needs torch, numpy and scipy. Prints tables with 95 % limits over seeds, writes everything as JSON.
+SST holds train.tsv and test.tsv, one "sentence<TAB>label" per line; the other file has the columns review and
+sentiment. A BiLSTM with additive attention (Jain & Wallace 2019) and a BERT of two layers learn each of them from
+nothing; copies start from what they learned. Prints tables with the papers' numbers beside; debates that lie in the
+folder are read.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import csv
+import lzma
 import time
-from collections.abc import Callable
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy.stats import spearmanr
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from bench.attention_debate_models import BiLSTM, Debated, TokenMLP, Transformer
-from bench.attention_debate_training import (
-    Said,
-    Split,
-    adversary_loss,
-    jsd,
-    per_instance,
-    read,
-    said,
-    scored,
-    train,
-    tvd,
-    uniform,
-)
+import whyformer as wf
 from bench.jobs import Job, done_jobs
+from whyformer.checks.debate import AttentionDebate
+from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, SEEDS, UNIFORM
 
-LAMBDAS = (0.0, 1e-4, 1e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1)
-MODELS: dict[str, tuple[Any, float]] = {"BiLSTM": (BiLSTM, 1e-3), "transformer": (Transformer, 5e-4)}
-GUIDES = ("uniform", "learned by the MLP", "base model", "adversary")
-SLACK = 0.02  # TVD that an adversary may have beyond one that only imitates the output (λ = 0)
-Splits = dict[str, Split]
-
-
-def say(model: Debated, data: Splits, imposed: dict[str, torch.Tensor] | None = None) -> dict[str, Said]:
-    return {name: said(model, split, None if imposed is None else imposed[name]) for name, split in data.items()}
-
-
-def apart(a: Said, b: Said) -> dict[str, float]:
-    """Mean distance of outputs and of attention."""
-    return {
-        "tvd": float(tvd(a.probability_N, b.probability_N).mean()),
-        "jsd": float(jsd(a.attention_NT, b.attention_NT).mean()),
-    }
-
-
-def one_seed(
-    make: Callable[[], Debated], lr: float, mlp: Callable[[], Debated], data: Splits, seed: int, steps: int
-) -> tuple[dict[str, Any], Said]:
-    """Everything for one architecture and seed, and what its base model says about the test part."""
-    even = {name: uniform(split) for name, split in data.items()}
-    base_model = train(make, data, seed, steps, lr=lr)
-    base = say(base_model, data)
-    flat_model = train(make, data, seed, steps, imposed=even, lr=lr)
-    flat = say(flat_model, data, even)
-    curve, adversaries = [], []
-    for weight in LAMBDAS:
-        loss = adversary_loss(base["train"], weight)
-        adversaries.append(say(train(make, data, seed + 1000, steps, loss=loss, lr=lr), data))
-        point = apart(adversaries[-1]["test"], base["test"])
-        curve.append({"lambda": weight, **point, **scored(adversaries[-1]["test"], data["test"])})
-    # The adversary that guides the MLP is chosen on dev: the most different attention whose output is imitated as
-    # well as it is without any pressure on attention.
-    on_dev = [apart(a["dev"], base["dev"]) for a in adversaries]
-    same = [i for i, point in enumerate(on_dev) if point["tvd"] <= on_dev[0]["tvd"] + SLACK]
-    chosen = max(same, key=lambda i: on_dev[i]["jsd"])
-    guides: dict[str, dict[str, torch.Tensor] | None] = {
-        GUIDES[0]: even,
-        GUIDES[1]: None,
-        GUIDES[2]: {name: s.attention_NT for name, s in base.items()},
-        GUIDES[3]: {name: s.attention_NT for name, s in adversaries[chosen].items()},
-    }
-    table = {}
-    for name, guide in guides.items():
-        model = train(mlp, data, seed, steps, imposed=guide)
-        table[name] = scored(said(model, data["test"], guide and guide["test"]), data["test"])
-    change, divergence = per_instance(base_model, data["test"], seed, steps=min(200, steps))
-    return {
-        "seed": seed,
-        "base": scored(base["test"], data["test"]),
-        "uniform": scored(flat["test"], data["test"]),
-        "guides": table,
-        "curve": curve,
-        "adversary": {"lambda": LAMBDAS[chosen], "dev": on_dev[chosen], **curve[chosen]},
-        "uniform_apart": apart(flat["test"], base["test"]),
-        "per_instance": {"tvd": change, "jsd": divergence},
-    }, Said(base["test"].probability_N.cpu(), base["test"].attention_NT.cpu())
+WIDTH, BATCH, EPOCHS, WORDS = 64, 32, 3, 40
+RATES = {"BiLSTM": 3e-3, "BERT": 1e-3}
+# Kendall's τ: Jain & Wallace 2019, LSTM with tanh attention, mean of each class, and of gradients with leave-one-out.
+# F1: Wiegreffe & Pinter 2019, tables 2 and 3 (LSTM).
+PAPERS: dict[str, dict[str, str]] = {
+    "SST": {
+        "τ with gradients": "0.34, 0.36",
+        "τ with leave-one-out": "0.27, 0.32",
+        "τ of gradients with leave-one-out": "0.66",
+        "own attention, retrained": "0.831",
+        "uniform attention, retrained": "0.822",
+        "MLP, uniform weights": "0.812",
+        "MLP, weights it learns": "0.817",
+        "MLP, the base LSTM's attention": "0.824",
+        "MLP, the adversary's attention": "0.592",
+    },
+    "IMDb": {
+        "τ with gradients": "0.44, 0.43",
+        "τ with leave-one-out": "0.34, 0.34",
+        "τ of gradients with leave-one-out": "0.52",
+        "own attention, retrained": "0.902",
+        "uniform attention, retrained": "0.879",
+        "MLP, uniform weights": "0.863",
+        "MLP, weights it learns": "0.888",
+        "MLP, the base LSTM's attention": "0.905",
+        "MLP, the adversary's attention": "0.700",
+    },
+}
 
 
-def work(job: Job, folder: Path, count: int | None, device: str, steps: int) -> tuple[dict[str, Any], Said]:
-    """One job, in a process of its own or in this one."""
+class AttentiveBiLSTM(nn.Module):
+    """Embedding, one bidirectional LSTM, additive attention without a query, a linear decision."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, WIDTH)
+        self.encode = nn.LSTM(WIDTH, WIDTH // 2, batch_first=True, bidirectional=True)
+        self.inner, self.score = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1, bias=False)
+        self.softmax, self.decide = nn.Softmax(-1), nn.Linear(WIDTH, 2)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        lengths = attention_mask.sum(1).cpu()
+        packed = pack_padded_sequence(self.embedding(input_ids), lengths, batch_first=True, enforce_sorted=False)
+        states, _ = pad_packed_sequence(self.encode(packed)[0], batch_first=True, total_length=input_ids.shape[1])
+        scores = self.score(self.inner(states).tanh())[..., 0]
+        weights = self.softmax(scores.masked_fill(attention_mask == 0, -1e9))
+        logits: Tensor = self.decide((weights[..., None] * states).sum(1))
+        return logits
+
+
+def made(encoder: str, vocabulary: int) -> nn.Module:
+    if encoder == "BiLSTM":
+        return AttentiveBiLSTM(vocabulary)
+    from transformers import BertConfig, BertForSequenceClassification
+
+    size: dict[str, Any] = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4}
+    size |= {"vocab_size": vocabulary, "intermediate_size": 2 * WIDTH, "max_position_embeddings": 512}
+    return BertForSequenceClassification(BertConfig(hidden_dropout_prob=0, attention_probs_dropout_prob=0, **size))
+
+
+Examples = tuple[list[str], list[int]]
+
+
+def examples_of(name: str, path: Path, train: int, held: int) -> tuple[Examples, Examples]:
+    """Texts with labels to train on, and held out. Of a review, the last words: it ends with what it says."""
+    if name == "SST":
+        parts = []
+        for part in ("train", "test"):
+            lines = (path / f"{part}.tsv").read_text(encoding="utf-8").splitlines()
+            parts.append([line.rsplit("\t", 1) for line in lines if line.strip()])
+    else:
+        with lzma.open(path, "rt", encoding="utf-8", newline="") as file:
+            rows = [(r["review"].replace("<br />", " "), r["sentiment"]) for r in csv.DictReader(file)]
+        every = [[" ".join(text.split()[-WORDS:]), str(int(label == "positive"))] for text, label in rows]
+        parts = [every[:25_000], every[25_000:]]
+    chosen = []
+    for part, count in zip(parts, (train, held), strict=True):
+        some = [part[i] for i in np.random.default_rng(0).permutation(len(part))[:count]]
+        chosen.append(([text for text, _ in some], [int(label) for _, label in some]))
+    return chosen[0], chosen[1]
+
+
+def learned(model: nn.Module, tokenizer: Any, examples: Examples, epochs: int, lr: float) -> nn.Module:
+    """As the copies learn: Adam, gradients clipped to length 1."""
+    texts, labels = examples
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    for _ in range(epochs):
+        for some in torch.randperm(len(texts)).split(BATCH):
+            tokens = tokenizer([texts[i] for i in some], padding=True, return_tensors="pt", return_token_type_ids=False)
+            output = model(**tokens)
+            loss = nn.functional.cross_entropy(getattr(output, "logits", output), torch.tensor(labels)[some])
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    return model.eval()
+
+
+def debated(job: Job, paths: dict[str, Path], train: int, copies: int, held: int, tested: int, folder: Path) -> Path:
+    """One debate, stored in the folder."""
     torch.set_num_threads(1)
-    name, seed = job
-    data, vocabulary = read(folder, count, device)
-    make, lr = MODELS[name]
-    return one_seed(partial(make, vocabulary), lr, partial(TokenMLP, vocabulary), data, seed, steps)
+    (data, encoder), seed = job[0].split(), job[1]
+    file = folder / f"{data}_{encoder}.json"
+    if file.exists():
+        return file
+    _, tokenizer = wf.demo.load_sentiment()
+    examples, others = examples_of(data, paths[data], train, held)
+    torch.manual_seed(seed)
+    model = learned(made(encoder, len(tokenizer)), tokenizer, examples, EPOCHS, RATES[encoder])
+    some = tuple(part[:copies] for part in examples)
+    how: dict[str, Any] = {"attention_at": {"softmax": "b k"}} if encoder == "BiLSTM" else {}
+    how |= {"epochs": 2, "lr": RATES[encoder], "lambdas": (0.1,), "seeds": 3, "tested": tested, "guide_epochs": 6}
+    how |= {"validation": others, "tokenizer": tokenizer, "batch_size": BATCH, "seed": seed, "progress": False}
+    return wf.attention_debate(model, *some, **how).save(file)
 
 
-def limits(values: list[float]) -> dict[str, float]:
-    """Mean with 95 % limits of Student's t over seeds."""
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return {"mean": mean, "low": float("nan"), "high": float("nan")}
-    half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
-    return {"mean": mean, "low": mean - half, "high": mean + half}
+def both_classes(debate: AttentionDebate, name: str) -> str:
+    means = [np.nanmean([getattr(test, name) for test in tests]) for tests in debate.classes.values()]
+    return ", ".join(f"{mean:.2f}" for mean in means)
 
 
-def summary(runs: list[dict[str, Any]], bases: list[Said]) -> dict[str, Any]:
-    def over(get: Callable[[dict[str, Any]], float]) -> dict[str, float]:
-        return limits([get(run) for run in runs])
+def cells_of(debate: AttentionDebate) -> dict[str, str]:
+    tests, copies = debate.tests, debate.copies
+    f1 = {m.name: f"{m.f1:.3f}" for m in copies.models}
+    seeds = [m for m in copies.models if m.name in (CONTROL, SEEDS)]
+    entropy, change = ([getattr(t, name) for t in tests.inputs] for name in ("entropy", "median_change"))
 
-    pairs = [apart(a, b) for a, b in combinations(bases, 2)]
-    points = {
-        "other seeds": {k: limits([p[k] for p in pairs]) for k in ("tvd", "jsd")} if pairs else {},
-        "uniform": {k: over(lambda r, k=k: r["uniform_apart"][k]) for k in ("tvd", "jsd")},
-        "per sentence": {k: over(lambda r, k=k: r["per_instance"][k]) for k in ("tvd", "jsd")},
-    }
-    return {
-        "base": {k: over(lambda r, k=k: r["base"][k]) for k in ("f1", "accuracy")},
-        "uniform": {k: over(lambda r, k=k: r["uniform"][k]) for k in ("f1", "accuracy")},
-        "guides": {g: {k: over(lambda r, g=g, k=k: r["guides"][g][k]) for k in ("f1", "accuracy")} for g in GUIDES},
-        "curve": [
-            {"lambda": weight} | {k: over(lambda r, i=i, k=k: r["curve"][i][k]) for k in ("tvd", "jsd", "f1")}
-            for i, weight in enumerate(LAMBDAS)
-        ],
-        "points": points,
-    }
+    def three(name: str) -> str:
+        mean, low, high = tests.spread(name)
+        return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+
+    cells = {f"τ with {words}": both_classes(debate, f"tau_{n}") for n, words in TAUS.items()}
+    cells |= {f"significant, {words}": f"{tests.significant(n):.0%}" for n, words in TAUS.items()}
+    cells["τ of gradients with leave-one-out"] = f"{tests.mean('tau_between'):.2f}"
+    cells["shuffled: change of the output"] = three("median_change")
+    cells["its correlation with the entropy of attention"] = f"{spearmanr(entropy, change).statistic:.2f}"
+    cells["adversarial: JSD"] = three("jsd")
+    cells["adversarial: TVD"] = three("change")
+    cells["the model"] = f1[MODEL]
+    among = [m.f1 for m in seeds]
+    cells["own attention, retrained"] = f"{np.mean(among):.3f} ({min(among):.3f} to {max(among):.3f})"
+    cells["uniform attention, retrained"] = f1[UNIFORM]
+    cells |= {name: f1[name] for name in GUIDES}
+    cells["other seeds: TVD, JSD"] = ", ".join(f"{np.mean([getattr(m, n) for m in seeds]):.2f}" for n in ("tvd", "jsd"))
+    cells |= {f"copy, λ = {m.weight:g}: TVD, JSD": f"{m.tvd:.2f}, {m.jsd:.2f}" for m in copies.adversaries}
+    cells |= {f.title: f.level for f in debate.findings() if f.title != "Other seeds"}
+    return cells | {"Verdict": debate.verdict}
 
 
-def shown(value: dict[str, float]) -> str:
-    return f"{value['mean']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
+TAUS = {"gradient": "gradients", "loo": "leave-one-out"}
 
 
-def report(found: dict[str, dict[str, Any]]) -> None:
-    """The tables as markdown."""
-    names = list(found)
-    rule = "|---" * (len(names) + 1) + "|"
-    print("\n| F1 on test | " + " | ".join(names) + " |\n" + rule)
-    for row in ("base", "uniform"):
-        label = {"base": "its own attention", "uniform": "uniform attention, retrained"}[row]
-        print(f"| {label} | " + " | ".join(shown(found[n][row]["f1"]) for n in names) + " |")
-    print("\n| MLP guided by: F1 on test | " + " | ".join(names) + " |\n" + rule)
-    for guide in GUIDES:
-        print(f"| {guide} | " + " | ".join(shown(found[n]["guides"][guide]["f1"]) for n in names) + " |")
-    for name in names:
-        print(f"\n| {name} | TVD of the output | JSD of attention | F1 |\n|---|---|---|---|")
-        for point in found[name]["curve"]:
-            cells = " | ".join(shown(point[k]) for k in ("tvd", "jsd", "f1"))
-            print(f"| adversary, λ = {point['lambda']:g} | {cells} |")
-        for label, point in found[name]["points"].items():
-            if point:
-                print(f"| {label} | {shown(point['tvd'])} | {shown(point['jsd'])} | |")
+def report(debates: dict[str, AttentionDebate]) -> None:
+    """The tables as markdown, and which differences between guides are significant."""
+    shown = {name: cells_of(debate) for name, debate in debates.items()}
+    sets = list(dict.fromkeys(name.split()[0] for name in debates))
+    columns = [column for data in sets for column in (*(n for n in debates if n.split()[0] == data), f"{data}, papers")]
+    print("\n| | " + " | ".join(columns) + " |\n" + "|---" * (len(columns) + 1) + "|")
+    for row in dict.fromkeys(row for cells in shown.values() for row in cells):
+        cells = [shown[c].get(row, "") if c in shown else PAPERS[c.split(",")[0]].get(row, "") for c in columns]
+        print(f"| {row} | " + " | ".join(cells) + " |")
+    even, own_weights, lstm, _, adversary = GUIDES
+    for name, debate in debates.items():
+        for worse, better in ((even, own_weights), (own_weights, lstm), (even, lstm), (adversary, even)):
+            gain = debate.copies.lost(debate.copies.named(better), debate.copies.named(worse))
+            print(f"{name}: accuracy, {better} - {worse}: {gain[0]:+.3f} [{gain[1]:+.3f}, {gain[2]:+.3f}]")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with train.tsv, dev.tsv and test.tsv")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=500, help="training steps of 128 sentences, for every model")
-    parser.add_argument("--train", type=int, help="training sentences (all); a smaller number is a smoke test")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--processes", type=int, default=1, help="seeds and architectures at the same time")
-    parser.add_argument("--out", type=Path, default=Path("attention_debate.json"), help="where the JSON goes")
-    parser.add_argument("--plot", type=Path, help="draw TVD against JSD (needs matplotlib)")
+    parser.add_argument("--sst", type=Path, help="folder with train.tsv and test.tsv")
+    parser.add_argument("--imdb", type=Path, help="imdb50k.csv.xz")
+    parser.add_argument("--encoders", nargs="+", choices=RATES, default=list(RATES))
+    parser.add_argument("--out", type=Path, default=Path("debates"), help="folder of the debates")
+    parser.add_argument("--train", type=int, default=4000)
+    parser.add_argument("--copies", type=int, default=1000, help="of them, examples that the copies learn from")
+    parser.add_argument("--held", type=int, default=400)
+    parser.add_argument("--tested", type=int, default=30, help="held-out texts that Jain & Wallace's tests run on")
+    parser.add_argument("--processes", type=int, default=1, help="debates at the same time")
     arguments = parser.parse_args()
     started = time.perf_counter()
-    data, vocabulary = read(arguments.data, arguments.train, "cpu")
-    sizes = {name: len(split.labels_N) for name, split in data.items()}
-    settings = {"sentences": sizes, "vocabulary": vocabulary, "seeds": arguments.seeds, "steps": arguments.steps}
-    settings |= {"torch": str(torch.__version__), "device": arguments.device, "processes": arguments.processes}
-    if arguments.device.startswith("cuda"):
-        settings["device"] = torch.cuda.get_device_name()
-    result: dict[str, Any] = {"settings": settings, "runs": {}, "summary": {}}
-    jobs = [(name, seed) for seed in range(arguments.seeds) for name in arguments.models]
-    task = partial(work, folder=arguments.data, count=arguments.train, device=arguments.device, steps=arguments.steps)
-    done: dict[Job, tuple[dict[str, Any], Said]] = {}
-    for (name, seed), found in done_jobs(jobs, arguments.processes, task):
-        done[name, seed] = found
-        spent = time.perf_counter() - started
-        print(f"{name}, seed {seed}: base F1 {found[0]['base']['f1']:.3f}, {spent:.0f} s", flush=True)
-        own = [done[job] for job in sorted(done) if job[0] == name]
-        result["runs"][name] = [run for run, _ in own]
-        result["summary"][name] = summary([run for run, _ in own], [base for _, base in own])
-        settings["seconds"] = round(spent)
-        arguments.out.write_text(json.dumps(result, indent=1), encoding="utf-8")  # an interrupted study keeps this
-    result["summary"] = {name: result["summary"][name] for name in arguments.models}
-    report(result["summary"])
-    print(f"\n{settings}\nwrote {arguments.out}")
-    if arguments.plot:
-        from bench.attention_debate_plot import draw
-
-        draw(result["summary"], arguments.plot)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    paths = {"SST": arguments.sst, "IMDb": arguments.imdb}
+    jobs: list[Job] = [
+        (f"{data} {encoder}", 0) for data, path in paths.items() if path for encoder in arguments.encoders
+    ]
+    sizes = {"train": arguments.train, "copies": arguments.copies, "held": arguments.held, "tested": arguments.tested}
+    files = {}
+    for job, file in done_jobs(jobs, arguments.processes, partial(debated, paths=paths, folder=arguments.out, **sizes)):
+        files[job[0]] = file
+        print(f"{job[0]}: {time.perf_counter() - started:.0f} s", flush=True)
+    if not jobs:
+        parser.error("give --sst, --imdb or both")
+    report({name: AttentionDebate.load(files[name]) for name, _ in jobs})
+    print(f"\n{sizes}, {EPOCHS} epochs, torch {torch.__version__}")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import json
-import math
 import random
 import shlex
 import subprocess
@@ -20,13 +18,11 @@ from torch.overrides import TorchFunctionMode
 
 import whyformer as wf
 from bench import attention_debate, coverage, fuzz, heads_by_layer, house, in_context, proxy, small, vision_language
-from bench.attention_debate_training import jsd, kl, tvd
 from bench.in_context_model import trained
 from bench.mutations import MUTATIONS, ROOT
 from bench.needle import FACTS, Case, case_of, judged
 from bench.one_pass import FORMULAS, INTEGRALS, main, one_pass, plain, products
 from tests.models import CASES
-from tests.references.checks import attention_debate as twin
 from training import shapes
 from whyformer.demo import load_sentiment
 from whyformer.inputs.units import sentences
@@ -57,29 +53,20 @@ def test_one_word_is_one_thing() -> None:
     assert house.parameters_named("how") == 0
 
 
-def test_distances_equal_the_twin() -> None:
-    a, b = torch.tensor([[0.7, 0.2, 0.1]]), torch.tensor([[0.1, 0.2, 0.7]])
-    assert float(jsd(a, b)) == pytest.approx(twin.divergence(a[0].tolist(), b[0].tolist()), abs=1e-6)
-    assert float(kl(a, b)) == pytest.approx(0.7 * math.log(7) + 0.1 * math.log(1 / 7), abs=1e-6)
-    assert float(tvd(torch.tensor([0.9]), torch.tensor([0.6]))) == pytest.approx(0.3)
-
-
 def test_the_debate_in_small(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "debate.json"
-    monkeypatch.setattr(attention_debate, "LAMBDAS", (0.0, 0.1))
-    arguments = ["--data", folder, "--seeds", 2, "--steps", 2, "--models", "transformer", "--out", out]
-    monkeypatch.setattr(sys, "argv", ["attention_debate", *map(str, arguments)])
-    attention_debate.main()
-    shown = capsys.readouterr().out
-    for row in attention_debate.GUIDES:
-        assert f"| {row} |" in shown
-    stored = json.loads(out.read_text())
-    assert [run["seed"] for run in stored["runs"]["transformer"]] == [0, 1]
-    summary = stored["summary"]["transformer"]
-    assert [p["lambda"] for p in summary["curve"]] == [0.0, 0.1]
-    assert 0 <= summary["points"]["other seeds"]["jsd"]["mean"] <= math.log(2)
+    """A debate that lies in the folder is read."""
+    monkeypatch.setattr(attention_debate, "EPOCHS", 1)
+    sizes = ["--train", 20, "--held", 8, "--tested", 2, "--encoders", "BiLSTM"]
+    monkeypatch.setattr(sys, "argv", ["attention_debate", *map(str, ["--sst", folder, "--out", tmp_path, *sizes])])
+    for _ in range(2):
+        attention_debate.main()
+        rows = {line.split(" | ")[0]: line for line in capsys.readouterr().out.splitlines() if line[:1] == "|"}
+        assert rows["|"].split(" | ")[1:] == ["SST BiLSTM", "SST, papers |"]
+        assert all(f"| {name}" in rows for name in attention_debate.PAPERS["SST"])
+        assert rows["| Verdict"] == "| Verdict | inconclusive |  |"
+        monkeypatch.setattr(attention_debate.wf, "attention_debate", None)
 
 
 class LibraGrad(TorchFunctionMode):
