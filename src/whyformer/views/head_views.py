@@ -73,11 +73,10 @@ def pruning_view(curve: Any, *, beside: Sequence[Any] = ()) -> View:
             for k, v, a, b in zip(curve.kept, curve.values, curve.low, curve.high, strict=True)
         )
         panels.append(Panel((TableMark(("heads kept", curve.metric, "95 % CI"), rows),)))
-    areas = [f"{c.name}: {number(c.area)}" if beside else number(c.area) for c in curves]
+    area = Fact("area", "; ".join(f"{c.name}: {number(c.area)}" if beside else number(c.area) for c in curves))
     title = curve.title if not beside else f"{curve.model}: {curve.metric} against heads kept"
     caption = "Area: the mean height over the share of heads kept. Bands: 95 % confidence intervals over the inputs."
-    facts = (Fact("area", "; ".join(areas)),)
-    return View(title, tuple(panels), facts, curve.warnings, caption, columns=1 if beside else 2)
+    return View(title, tuple(panels), (area,), curve.warnings, caption, columns=1 if beside else 2)
 
 
 @checked
