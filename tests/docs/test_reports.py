@@ -326,6 +326,17 @@ def test_files_that_are_named_are_there(page: Path) -> None:
     assert missing == []
 
 
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def test_programs_that_are_named_are_there() -> None:
+    named = set(re.findall(r"\b(?:bench|docs|training)\.[a-z_][a-z0-9_]+", "\n".join(map(text_of, PAGES))))
+    paths = {name: ROOT / name.replace(".", "/") for name in named - {"docs.rs", "docs.python", "docs.pytorch"}}
+    assert [name for name, path in paths.items() if not (path.is_dir() or path.with_suffix(".py").is_file())] == [
+        "training.csv"  # a table
+    ]
+
+
 def beside(part: str) -> list[Path]:
     """Rooms of files that a paragraph names by their paths: what stands beside them is named without."""
     return [SOURCE / path.rpartition("/")[0] for path in re.findall(r"`([a-z_/]+/[a-z_]+\.py)`", part)]
