@@ -135,6 +135,28 @@ def test_a_head_that_takes_no_plain_mean_is_noted(head: str) -> None:
     assert any("max-pooling" in warning for warning in found.warnings) == (head in LARGEST)
 
 
+class Largest(nn.Module):
+    """The largest over the patches of an image, number by number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.head = nn.Conv2d(3, 8, 4, 4), nn.Linear(8, 3)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        return self.head(self.layer(self.patches(pixel_values).flatten(2).transpose(1, 2)).amax(1))
+
+
+@pytest.mark.parametrize("method", ["auto", "raw_attention"])
+def test_which_patches_hold_the_largest_is_looked_up_for_each_image(method: str) -> None:
+    model, images = seeded(Largest), torch.randn(4, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    alone = [wf.explain(copy.deepcopy(model), {"pixel_values": one[None]}, method=method)[0] for one in images]
+    assert len({e.readout for e in alone}) > 1
+    for found, expected in zip(wf.explain(model, {"pixel_values": images}, method=method), alone, strict=True):
+        assert found.readout == expected.readout
+        np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
+
+
 @pytest.mark.parametrize("head", ["mean", "std", "logsumexp", "norm", *LARGEST])
 def test_rows_that_are_all_alike_do_not_make_a_statistic_a_mean(head: str) -> None:
     """The mean over the batch is taken away, so all positions of a single input are alike."""

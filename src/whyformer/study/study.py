@@ -220,6 +220,8 @@ def _readout(
         if rows and rank and not any(row in rank for row in rows):
             raise reads_padding(rows[0], rows[0] < min(rank))
         rows, slots = [rank[r] for r in rows if r in rank], {rank[s] for s in slots if s in rank}
+        if reached.maximum and len(rows) > 1:  # which rows hold the largest depends on the input
+            return readouts.Readout("rows", tuple(rows), varies=True), read, reached.notes
         readout = readouts.readout_of(rows, count, len(rank), slots)
         readout = replace(readout, besides=readouts.pooled_besides(rows, slots))
         return readout, read, (POOLED_BESIDES.format(rule=readout),) if readout.besides else reached.notes
