@@ -23,6 +23,7 @@ from whyformer.parameters import OneOf
 from whyformer.registry import AUTO, Method, answers, default_method, get_method, guides, list_methods
 from whyformer.run import Run
 from whyformer.run.session import Session
+from whyformer.study.entrance import ReadsPadding
 
 # What to do instead, where a method refuses: only what was tried on this model and this input, and ran.
 
@@ -47,6 +48,8 @@ Way = tuple[Method, dict[str, Any]]
 def advise(refusal: NotOffered | CaptureError, session: Session, refused: Sequence[str] = ()) -> None:
     """Add to an error which methods explain this model on the first of these inputs; ``refused`` are not tried."""
     message = str(refusal)
+    if isinstance(refusal, ReadsPadding):
+        return  # its prediction is not about the input, whatever explains it
     try:
         _ = session.run([0]).value_B
     except Exception:

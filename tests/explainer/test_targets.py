@@ -53,8 +53,22 @@ def test_classes_are_named_by_a_model_inside_whose_logits_are_returned(how: Any)
     np.testing.assert_allclose(found.scores, whole.scores, atol=1e-6)
 
 
+@pytest.mark.parametrize("how", [torch.softmax, torch.log_softmax, lambda logits, _: logits.sigmoid()])
+def test_classes_are_named_where_their_probabilities_are_returned(how: Any) -> None:
+    model = Reordered(3, lambda out: how(out.logits, -1))
+    model.model.config.id2label = NAMES
+    assert wf.explain(model, PLAIN, target="good", method="occlusion")[0].target.index == 2
+
+
 @pytest.mark.parametrize(
-    "how", [lambda out: out.logits.neg_(), lambda out: out.logits.flip(1), lambda out: -out.logits]
+    "how",
+    [
+        lambda out: out.logits.neg_(),
+        lambda out: out.logits.flip(1),
+        lambda out: -out.logits,
+        lambda out: (-out.logits).softmax(-1),
+        lambda out: (out.logits * 0).softmax(-1),
+    ],
 )
 def test_logits_that_are_changed_keep_no_names(how: Any) -> None:
     model = Reordered(3, how)

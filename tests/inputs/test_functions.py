@@ -112,6 +112,15 @@ def test_columns_of_rows_are_replaced_by_reference_rows(form: str) -> None:
     assert explanation.target.label == ("" if form == "array" else "rich")
 
 
+def test_an_array_of_numbers_is_rows_without_names() -> None:
+    rows = NUMBERS.to_numpy()
+    fitted = LogisticRegression().fit(rows, rows[:, 1] > 0)
+    two, one = wf.explain(fitted.predict_proba, rows[:2]), wf.explain(fitted, rows[0])
+    assert one.units.labels == ("column 0", "column 1", "column 2") and one.scores.argmax() == 1
+    np.testing.assert_allclose(two[0].scores, one.scores)
+    assert any("Table(…, reference=rows)" in warning for warning in one.warnings)
+
+
 def test_names_of_columns_and_classes_come_from_the_data_and_the_function() -> None:
     explanation = wf.explain(FITTED.predict_proba, NUMBERS.iloc[:2], target="rich", method="occlusion")[1]
     assert explanation.units.labels == ("age", "hours", "gain") and explanation.target.index == 1
@@ -158,7 +167,7 @@ def test_numbers_reach_the_function_as_they_were_given() -> None:
         (of_texts, torch.zeros(1, 3), {}, BadInput, "torch.nn.Module"),
         (of_texts, [], {}, BadInput, "empty"),
         (of_texts, "", {}, BadInput, "no words"),
-        (of_texts, np.zeros(3), {}, BadInput, "a DataFrame, or processor=wf.Table"),
+        (of_texts, np.zeros((1, 1, 1, 1)), {}, BadInput, "a DataFrame, an array of numbers"),
         (of_texts, NUMBERS.assign(job="a"), {}, BadInput, "job hold no numbers.*categorical="),
         (lambda texts: [0.5], TEXT, {}, BadInput, "one row is expected for each"),
         (lambda texts: [[0.5, np.nan]] * len(texts), TEXT, {}, NonFinite, "finite"),

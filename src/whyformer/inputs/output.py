@@ -225,7 +225,7 @@ class Output:
         return {0: "score"} if names == {0: "LABEL_0"} else names  # transformers' own name of a single number
 
     def _names_inside(self) -> dict[int, str]:
-        """Return the class names of a classifier inside the model whose logits it returns unchanged."""
+        """Return the class names of a classifier inside the model whose logits it returns, or their softmax."""
         facts = known_about(self.model)
         if "names inside" not in facts:
             parts = [part for part in modules_of(self.model) if "Classification" in task_of(part) and class_names(part)]
@@ -234,13 +234,17 @@ class Output:
         return names
 
     def _returns(self, part: nn.Module) -> bool:
-        """Return whether the model's logits are those of a part, unchanged."""
-        seen: list[Tensor] = []  # the logits, and a copy, since a model may write over them
-        hook = part.register_forward_hook(lambda _, args, out: seen.extend([(t := logits_of(out)), t.clone()]))
+        """Return whether the model's output is the logits of a part, or their probabilities or logarithms."""
+        seen: list[Tensor] = []  # a copy, since a model may write over them
+        hook = part.register_forward_hook(lambda _, args, out: seen.append(logits_of(out).float().clone()))
         with contextlib.suppress(WhyformerError), torch.no_grad(), hook:
             self.setup_forwards += 1
-            logits = self.logits(self.batch.select([0]))
-            return len(seen) > 1 and seen[-2].data_ptr() == logits.data_ptr() and torch.equal(seen[-1], logits)
+            made = self.logits(self.batch.select([0])).float()
+            if not seen or seen[-1].shape != made.shape or len(set(seen[-1].flatten().tolist())) < made.numel():
+                return False  # classes with equal logits may be in any order
+            own = seen[-1]
+            ways = [own, own.sigmoid(), own.log_softmax(-1), own.softmax(-1)][: 4 if own.shape[-1] > 1 else 2]
+            return any(torch.allclose(made, way, atol=1e-6) for way in ways)
         return False
 
     def name(self, index: int) -> str:

@@ -25,9 +25,9 @@ from whyformer.shapes import Array
 
 KIND = "function"  # the name by which a default method is chosen
 TAKES = (
-    "a function of inputs takes texts, images (PIL, or arrays of rows × columns × channels), or rows of a table whose "
-    "columns have names: a DataFrame, or processor=wf.Table(numerical=[…], categorical={…}, reference=rows). For "
-    "tensors, pass a torch.nn.Module; to explain answers to prompts, a function of (prompts, answers), such as "
+    "a function of inputs takes texts, images (PIL, or arrays of rows × columns × channels), or rows of a table: "
+    "a DataFrame, an array of numbers, or any with processor=wf.Table(numerical=[…], categorical={…}, reference=rows). "
+    "For tensors, pass a torch.nn.Module; to explain answers to prompts, a function of (prompts, answers), such as "
     "wf.CompletionServer(url)."
 )
 
@@ -210,6 +210,8 @@ def modality_of_function(model: AskedFunction, processor: Any, inputs: Any) -> M
     if image and not isinstance(first, Tensor):
         return FunctionImage(model, processor)
     columns = columns_of(first)
+    if isinstance(first, np.ndarray) and processor is None and first.ndim in (1, 2) and first.dtype.kind in "fiu":
+        return FunctionTable(model, Table(numerical=[f"column {i}" for i in range(first.shape[-1])]), inputs)
     if columns is not None and processor is None:
         return FunctionTable(model, _numerical(first, columns), inputs)
     raise BadInput(f"the inputs are {shown(inputs)}: {TAKES}")
