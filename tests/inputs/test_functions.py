@@ -167,7 +167,7 @@ def test_numbers_reach_the_function_as_they_were_given() -> None:
         (of_texts, torch.zeros(1, 3), {}, BadInput, "torch.nn.Module"),
         (of_texts, [], {}, BadInput, "empty"),
         (of_texts, "", {}, BadInput, "no words"),
-        (of_texts, np.zeros((1, 1, 1, 1)), {}, BadInput, "a DataFrame, an array of numbers"),
+        (of_texts, [0.5], {}, BadInput, "a DataFrame, an array of numbers"),
         (of_texts, NUMBERS.assign(job="a"), {}, BadInput, "job hold no numbers.*categorical="),
         (lambda texts: [0.5], TEXT, {}, BadInput, "one row is expected for each"),
         (lambda texts: [[0.5, np.nan]] * len(texts), TEXT, {}, NonFinite, "finite"),
