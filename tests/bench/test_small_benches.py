@@ -153,7 +153,7 @@ def test_capabilities_of_the_coverage_page() -> None:
     assert list(numbered) == list(range(1, 41)) and set(numbered) == {*coverage.CHECKS, 40}
     assert {n for n, cells in numbered.items() if cells[-2] != "works"} == set(coverage.BUT)
     at = coverage.Things()
-    for number in (1, 4, 5, 6, 7, 10, 20, 23, 32, 34, 35, 38, 40):
+    for number in (1, 4, 5, 6, 7, 8, 10, 20, 23, 32, 34, 35, 38, 40):
         assert coverage.verdict(number, numbered[number][4].strip("`"), at) == numbered[number][-2], number
     for number, other in ((4, 5), (6, 7), (20, 23)):
         assert coverage.verdict(number, numbered[other][4].strip("`"), at).startswith("fails: AssertionError")

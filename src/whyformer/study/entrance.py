@@ -213,7 +213,7 @@ def misplaced_in_streams(
             continue
         try:
             part, view = run.modality.part(step.query, run.one)
-            words = part.embeds and view.keep_BN is not None
+            words = part.embeds and view.keep_BN is not None and part.main in run.one.tensors  # T5 makes its own
             if (words and run.one.tensors[part.main].data_ptr() in embedded) or not (words or part.pixels):
                 continue
             before = run.values(site=step.site) if step.site else first_BHKD
