@@ -22,6 +22,7 @@ from whyformer.inputs.batch import (
     Raw,
     SamplePool,
     all_real,
+    are_flags,
     are_tensors,
     model_failed,
     named_tensors,
@@ -218,8 +219,11 @@ class Modality(ABC):
         if self.multi_input or self.main not in batch.tensors:
             return {}
         codes = batch.tensors[self.main].is_floating_point()  # ids beside ids describe the same words (boxes, segments)
-        numbers = {k: v for k, v in batch.tensors.items() if k != self.main and v.dtype != torch.bool}
-        others = [k for k, v in numbers.items() if v.is_floating_point() or (codes and v.ndim > 1)]
+        tensors = {k: v for k, v in batch.tensors.items() if k != self.main}
+        numbers = {k: v for k, v in tensors.items() if v.dtype != torch.bool or are_flags(k, batch.tensors)}
+        others = [
+            k for k, v in numbers.items() if v.is_floating_point() or v.dtype == torch.bool or (codes and v.ndim > 1)
+        ]
         return {name: (name, ...) for name in [*(k for k in others if "mask" not in k), *self.unscored]}
 
     def picture(self, batch: Batch, row: int) -> str | None:

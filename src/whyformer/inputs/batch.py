@@ -272,6 +272,13 @@ class Placed(Protocol):
     def units(self) -> list[Units]: ...
 
 
+def are_flags(name: str, tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether an argument holds truth values of a row: those of a mask are as many as another's positions."""
+    flags, others = tensors[name], [t.shape[1] for k, t in tensors.items() if k != name and t.ndim in (2, 3)]
+    own = flags.ndim == 1 or (flags.ndim == 2 and flags.shape[1] not in others)
+    return flags.dtype is torch.bool and own and "mask" not in name
+
+
 def shifted(values: Tensor) -> Tensor:
     """Return other numbers of about the same size."""
     return values * -1.5 + 0.1

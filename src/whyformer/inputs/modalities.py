@@ -17,7 +17,7 @@ from whyformer.files import names_picture
 from whyformer.inputs.answers import ChoiceInput, SpanInput
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, Raw, are_tensors, as_list, is_single, named_tensors, signature_of
+from whyformer.inputs.batch import Batch, Raw, are_flags, are_tensors, as_list, is_single, named_tensors, signature_of
 from whyformer.inputs.checkpoint import loaded, tokenizer_of
 from whyformer.inputs.detection import DetectionInput
 from whyformer.inputs.families import (
@@ -233,7 +233,7 @@ def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     several = _several(model, processor, set(tensors))
     if several is not None:
         return several
-    floats = [k for k, v in tensors.items() if v.is_floating_point()]
+    floats = [k for k, v in tensors.items() if v.is_floating_point() or are_flags(k, tensors)]
     # Token ids: the first two-axis integer tensor, unless floats beside it make it a table.
     ids = [k for k, v in tensors.items() if v.ndim == 2 and v.dtype in (torch.int64, torch.int32) and "mask" not in k]
     if "input_ids" in tensors or (ids and not floats):

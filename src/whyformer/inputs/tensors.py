@@ -15,7 +15,17 @@ from whyformer.capture.lookups import ABSENT
 from whyformer.capture.trail import Notes
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, WhyformerError
 from whyformer.inputs.base import MEAN_VECTOR, Modality, with_added
-from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, are_tensors, require_shown, shifted
+from whyformer.inputs.batch import (
+    Batch,
+    Filling,
+    Placed,
+    Raw,
+    SamplePool,
+    are_flags,
+    are_tensors,
+    require_shown,
+    shifted,
+)
 from whyformer.inputs.stream_inputs import Columns, Layout, StreamInput
 from whyformer.inputs.units import Column, assemble, averaged, owners_of_columns, pick, resampled
 from whyformer.loan.borrow import borrowed, known_about
@@ -261,7 +271,8 @@ class TensorInput(Modality):
         for name in self._numbers(one):
             moved, shape = moved_by(name), one.tensors[name].shape[1:]
             steps = [(name, i) for i in range(shape[0])] if shape and shape[0] == len(moved) else []
-            apart = (columns for columns in (_across(name, shape, len(moved)), steps) if columns)
+            across = _across(name, shape, len(moved)) if one.tensors[name].is_floating_point() else []  # ids: by step
+            apart = (columns for columns in (across, steps) if columns)
             whole = [(name, ...)] * len(moved) if len(moved) < 2 else None
             columns = next((columns for columns in apart if len(moved_by(*columns[0])) == 1), whole)
             if columns is None or tokens.keys() & set(moved):  # or arguments that describe the same positions
@@ -271,7 +282,8 @@ class TensorInput(Modality):
 
     def _numbers(self, batch: Batch) -> list[str]:
         """Return the arguments that are no masks."""
-        return [k for k, v in batch.tensors.items() if "mask" not in k and (v.dtype is not torch.bool or v.ndim == 1)]
+        numbers = batch.tensors.items()
+        return [k for k, v in numbers if "mask" not in k and (v.dtype is not torch.bool or are_flags(k, batch.tensors))]
 
     def _place(self, batch: Batch) -> tuple[Any, ...]:
         return "positions", tuple((k, v.shape[1:], v.dtype) for k, v in batch.tensors.items())

@@ -59,6 +59,10 @@ OWN_KEYS = (
     "tuning, a learned memory, add_bias_kv or add_zero_attn of nn.MultiheadAttention), so maps of its layers cannot be "
     "multiplied."
 )
+FEWER = (
+    "{path}: attention over {keys} positions of {count} tokens (a stride, a choice of tokens), so it is not known "
+    "which position holds which token."
+)
 
 OPAQUE = "the model is called remotely (a function, a server): its attention cannot be captured."
 
@@ -172,6 +176,9 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
         error = NotOverUnits(IN_PARTS.format(path=sites[0].path or "the model itself"))
         return Study(grid=modality.cells(one), input_length=length).refused(error)
     extra = sites[0].keys - length if modality.lengths_vary else 0
+    if extra < 0 and modality.embeds:
+        error = NotOverUnits(FEWER.format(path=sites[0].path or "the model itself", keys=sites[0].keys, count=length))
+        return Study(input_length=length).refused(error)
     front = None
     if extra > 0 and modality.embeds:  # the text starts at the first position that changes with its first token
         front = min(moved_at(first_BHKD, first_values(partial(run.shifted, 0), run.names)), default=0)

@@ -14,7 +14,7 @@ from whyformer.engines.perturbation.regression import KnownErrors
 from whyformer.errors import AmbiguousLayout, MixedInputs, NotOffered, WhyformerError
 from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.registry import MASKINGS, Method, Passes, get_method, learned_at_hand
-from whyformer.run import Run
+from whyformer.run import ATTENDING, Run
 from whyformer.shapes import Array
 
 AVERAGED = re.compile(rf"(.+)\({MASKINGS}=(\d+)\)")  # "attn_lrp(maskings=8)"
@@ -46,6 +46,8 @@ def guide_of(run: Run, wanted: str, usual: Sequence[str]) -> Guide | None:
         try:
             if entry.needs & {"attention_gradients", "input_gradients"}:
                 refuse_without_gradients(run.modality.model, f"guide={name!r}")
+            if run.attended is not None and entry.needs & ATTENDING:
+                raise NotOffered(f"guide={name!r}: the model does not attend over the units of this input one by one.")
             made = attributed(run, entry, options)
         except WhyformerError as error:
             # A batch that a guide refuses as such is explained input by input, each with that guide.

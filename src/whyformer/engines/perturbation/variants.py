@@ -110,7 +110,7 @@ class Replaced(Filled):
         # Every variant would pay for padding: it is cut off where that changes nothing.
         one = run.batch.select([row])
         one = run.trimmed(one) if trim and isinstance(replacement, (str, int)) else one
-        owners, filling = modality.owners(units, one), _filling(modality.filling, modality, replacement, units, one)
+        owners, filling = _owners(run, units, one), _filling(run, replacement, units, one)
         parts = _parts(owners, _part_of_units(units, players)[run.input_span(row)], filling[0])
         # In full shape: a soft game draws a number for each entry.
         whole = {name: part.expand(one.tensors[name].shape[1:]) for name, part in parts.items()}
@@ -118,13 +118,19 @@ class Replaced(Filled):
         self.remarks = _unowned(units, parts, players)
 
 
-def _filling(
-    named: Callable[[Any, Units, Batch], list[Filling]], modality: Modality, replacement: Any, units: Units, one: Batch
-) -> list[Filling]:
+def _owners(run: Run, units: Units, one: Batch) -> dict[str, Tensor]:
+    """Return the unit of each entry; queries of the model's own beside a single input (one that pools) have none."""
+    by_stream = run.multi_stream and not run.modality.multi_input
+    return owners_by_stream(run.modality, units, one) if by_stream else run.modality.owners(units, one)
+
+
+def _filling(run: Run, replacement: Any, units: Units, one: Batch) -> list[Filling]:
     """Return the baseline of one input: by its name, or the numbers that were given, of one argument or by argument."""
+    by_stream = run.multi_stream and not run.modality.multi_input
+    named = partial(filling_by_stream, run.modality) if by_stream else run.modality.filling
     if isinstance(replacement, (str, int)):
         return named(replacement, units, one)
-    filling = named(default_replacement(modality), units, one)
+    filling = named(default_replacement(run.modality), units, one)
     names = [name for name in filling[0] if one.tensors[name].is_floating_point()]
     if len(filling) > 1 or not names:
         raise BadInput("replace= is a tensor, and this input is no tensor of floats: give the name of a baseline.")
@@ -232,9 +238,7 @@ def left_out(run: Run, row: int, replacement: Any) -> Variants:
     Tokens that the model puts around a text are always there.
     """
     modality, units, one, span = run.modality, run.units[row], run.batch.select([row]), run.input_span(row)
-    # Queries of the model's own beside a single input (a learned query that pools) stay.
-    by_stream = run.multi_stream and not modality.multi_input
-    if replacement == "delete" and modality.embeds and not by_stream and not modality.multi_input:
+    if replacement == "delete" and modality.embeds and not run.multi_stream and not modality.multi_input:
         if one.answers and one.answers[0].start == 0:
             raise NotOffered(
                 "replace='delete': the prompt has one token, and without it the answer follows nothing. Use "
@@ -242,10 +246,7 @@ def left_out(run: Run, row: int, replacement: Any) -> Variants:
             )
         tokens = [[i - span.start] if span.start <= i < span.stop else [] for i in range(len(units))]
         return Deleted(run, row, tokens, one_away=True, trim=False)
-    owners = owners_by_stream(modality, units, one) if by_stream else modality.owners(units, one)
-    filling = _filling(
-        partial(filling_by_stream, modality) if by_stream else modality.filling, modality, replacement, units, one
-    )
+    owners, filling = _owners(run, units, one), _filling(run, replacement, units, one)
     parts = _parts(owners, torch.arange(len(units))[span], filling[0])
     left = Filled(one, parts, filling, modality.filling_weights(replacement))
     free = [may and not special for may, special in zip(run.removable(row), units.special, strict=True)]
@@ -335,7 +336,7 @@ def grouped_variants(
     modality = run.modality
     if replacement != "delete" or modality.edits_text:
         return Replaced(run, row, players, replacement)
-    if modality.multi_input or run.study.extra or run.batch.keep_BN is None:
+    if modality.multi_input or run.multi_stream or run.study.extra or run.batch.keep_BN is None:
         raise NotOffered(f"tokens can be deleted from plain text only: use {modality.in_place()}.")
     return Deleted(run, row, players, one_away)
 
@@ -362,7 +363,7 @@ def variants_of(
         raise NotOffered("which tensor entries belong to which unit is not known here: use another replacement.")
     units, one = run.units[row], run.batch.select([row])
     fillings = modality.filling(replacement, units, one, SamplePool(pool, np.random.default_rng(list(seed))))
-    return Filled(one, _parts(modality.owners(units, one), _part_of_units(units, players), fillings[0]), fillings)
+    return Filled(one, _parts(_owners(run, units, one), _part_of_units(units, players), fillings[0]), fillings)
 
 
 # What of the explained value no score stands for: inputs that are no units, and units that matter only together.
