@@ -124,6 +124,7 @@ def test_verdicts_are_no_larger_than_what_was_seen(finder: Finder) -> None:
     model = result.named(MODEL)
     # Wilson 1927: of 30 right among 30, the lower end is 30 / (30 + 1.96²).
     assert (model.accuracy, model.high) == (1, 1) and model.low == pytest.approx(30 / (30 + 1.96**2), abs=1e-3)
+    assert not any("1.000 to 1.000" in finding.text for finding in result.findings())
     unmoved = {f.title: f for f in result.findings()}["Model-consistent adversary"]
     assert unmoved.level == "note" and "too briefly" in unmoved.text and "depend" not in unmoved.text
     for finding in replace(result, validation=29).findings():

@@ -387,6 +387,10 @@ def test_agreement_is_the_rank_correlation_of_scipy() -> None:
     assert overall.agreement is not None and overall.agreement.spearman == pytest.approx(agreement.spearman, abs=1e-6)
     assert overall.agreement.classes == pytest.approx(agreement.classes, abs=1e-6)
     assert str(lost.agreement(each).high) == str(agreement.high), "the same seed draws the same rows"
+    passed = dict(zip(lost.labels, lost.drops.mean(1), strict=True))
+    theirs = wf.explain_global(model, some, described, method="attn_lrp", reference=passed).agreement
+    assert theirs is not None and theirs.spearman == pytest.approx(agreement.spearman, abs=1e-6)
+    assert not theirs.metric and "Agreement with scores passed" in theirs.to_html() and theirs.low < theirs.spearman
     as_method = wf.explain(model, some[0], described, method=lost)
     np.testing.assert_allclose(as_method.scores[where], np.clip(lost.mean, 0, None), rtol=1e-6)
     compared = wf.compare(model, some[:3], processor=described, method=[lost, "random"], metric=["aopc"])

@@ -134,11 +134,11 @@ class RetrainedAttention(Result):
         copies = [m for m in self.models if m.name in (CONTROL, SEEDS)]
         if len(copies) < 2:
             return ()
-        numbers = {name: float(np.mean([getattr(m, name) for m in copies])) for name in ("tvd", "jsd")}
-        accuracy = [m.accuracy for m in copies]
+        numbers = {name: float(np.mean([getattr(m, name) for m in copies])) for name in ("tvd", "jsd", "accuracy")}
+        accuracy = numbers.pop("accuracy"), min(m.low for m in copies), max(m.high for m in copies)
         text = (
-            f"{len(copies)} copies trained with their own attention: accuracy {min(accuracy):.3f} to "
-            f"{max(accuracy):.3f}; on average their attention differs from the model's by "
+            f"{len(copies)} copies trained with their own attention: accuracy "
+            f"{with_interval(accuracy, sign='')}; on average their attention differs from the model's by "
             f"{how_far_apart(numbers['jsd'])}, their probabilities by {numbers['tvd']:.3f}."
         )
         meaning = "An adversary counts as evidence only beyond that."

@@ -23,7 +23,7 @@ FEWEST = 3  # columns that can be ranked: two are in one of two orders
 
 @dataclass(frozen=True, eq=False)
 class Agreement(Result):
-    """Spearman correlation of column scores with permutation importance, with a 95 % confidence interval.
+    """Spearman correlation of column scores with permutation importance (or scores passed), with a 95 % interval.
 
     Scores are means of absolute scores over rows. The interval draws rows, and repeats of the permutation, with
     replacement. ``classes`` compares the rows predicted as each class, ``per_row`` each row with the changes of its own
@@ -36,12 +36,12 @@ class Agreement(Result):
 
     labels: tuple[str, ...]
     scores: Float64
-    importance: Float64  # the fall of the metric when the column is shuffled
+    importance: Float64  # the fall of the metric when the column is shuffled, or the scores passed
     spearman: float  # NaN where all scores, or all falls, are equal
     low: float  # NaN where neither rows nor repeats are known
     high: float
     method: str
-    metric: str
+    metric: str = ""  # of the permutation; "" where scores were passed
     classes: dict[str, float] = field(default_factory=dict)
     per_row: Float64 | None = None  # of rows whose predictions were recorded
     rows: int = 0

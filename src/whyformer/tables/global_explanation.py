@@ -26,6 +26,7 @@ from whyformer.results.result import Result
 from whyformer.results.types import Explanation
 from whyformer.run.session import loaded_as, tracker
 from whyformer.shapes import Array
+from whyformer.tables.agreement import agreement_of
 from whyformer.tables.permutation import TorchPredictor, feature_permutation
 from whyformer.tables.table_results import FeaturePermutation, GlobalExplanation, Remarks
 from whyformer.targets import Aims, Scalar
@@ -201,7 +202,7 @@ def explain_global(
     batch_size: BatchSize | None = None,
     samples: Annotated[int, Limits(0, 2**31 - 1)] = 500,
     least: Count = 2,
-    reference: Literal["permutation"] | FeaturePermutation | None = None,
+    reference: Literal["permutation"] | FeaturePermutation | Mapping[str, float] | None = None,
     seed: Seed = 0,
     progress: bool | None = None,
     **options: Any,
@@ -212,8 +213,8 @@ def explain_global(
     chunks), or the model's own tensors. Rows are explained ``batch_size`` at a time; only sums and ``samples`` rows for
     pictures are kept. Confidence intervals are Student's t over rows. Words of texts that occur fewer
     than ``least`` times are left out. reference: "permutation" compares columns with ``feature_permutation`` of the
-    same rows, or pass its result; ``agreement`` of the result is the rank correlation. Answers are the table's target
-    column where rows have one, else the model's own predictions.
+    same rows, or pass its result, or other scores by column; ``agreement`` of the result is the rank correlation.
+    Answers are the table's target column where rows have one, else the model's own predictions.
 
     >>> model, table = wf.demo.load_adult()
     >>> wf.explain_global(model, wf.demo.census.adult_rows()[:8], table).show()
@@ -267,8 +268,12 @@ def explain_global(
         "model": first.model,
     }
     result = sums.result(first, common)
-    if isinstance(reference, FeaturePermutation) and isinstance(result, GlobalExplanation):
-        result = replace(result, agreement=reference.agreement(result, seed))
+    if reference is not None and isinstance(result, GlobalExplanation):
+        if isinstance(reference, FeaturePermutation):
+            return replace(result, agreement=reference.agreement(result, seed))
+        scores_U1 = np.array(list(reference.values()), float)[:, None]
+        agreement = agreement_of(result.compared, list(reference), scores_U1, None, size, seed, model=first.model)
+        return replace(result, agreement=agreement)
     return result
 
 

@@ -89,11 +89,15 @@ def permutation_view(result: Any) -> View:
 def agreement_view(result: Any) -> View:
     """The picture of an Agreement: a point per column, and the correlation of each class."""
     points = Points("columns", result.importance, result.scores, labels=result.labels)
-    mark = Scatter((points,), f"fall of {result.metric} when the column is shuffled", f"mean |score|, {result.method}")
+    other = f"fall of {result.metric} when the column is shuffled" if result.metric else "scores passed"
+    mark = Scatter((points,), other, f"mean |score|, {result.method}")
     places = [np.argsort(np.argsort(-x, kind="stable")) + 1 for x in (result.scores, result.importance)]
     order = np.argsort(places[1], kind="stable")[:MOST_ROWS]
     ranks = tuple((result.labels[i], str(places[1][i]), str(places[0][i])) for i in order)
-    panels = [Panel((mark,), wide=True), Panel((TableMark(("column", "rank by permutation", result.method), ranks),))]
+    panels = [
+        Panel((mark,), wide=True),
+        Panel((TableMark(("column", "rank by permutation" if result.metric else other, result.method), ranks),)),
+    ]
     rows = tuple((name, f"{value:+.2f}") for name, value in result.classes.items())
     if result.per_row is not None and np.isfinite(result.per_row).any():
         rows += (("single rows, mean", f"{np.nanmean(result.per_row):+.2f}"),)
@@ -107,7 +111,8 @@ def agreement_view(result: Any) -> View:
         Fact("model", result.model),
     )
     caption = "Spearman correlation over columns: 1 is the same order, −1 the opposite order."
-    return View("Agreement with permutation importance", tuple(panels), facts, result.warnings, caption)
+    title = "Agreement with permutation importance" if result.metric else "Agreement with scores passed"
+    return View(title, tuple(panels), facts, result.warnings, caption)
 
 
 @checked
