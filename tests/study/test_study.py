@@ -305,6 +305,10 @@ class ByContent(nn.Module):
             states = layer(states)
             if self.how == "gate":
                 states = states + gate.float() * states.mean(1, keepdim=True)
+            elif self.how == "shift":
+                states = torch.where(gate, states + states.roll(1, 1), states)
+            elif self.how == "relu":
+                states = states + (gate * 2.0 - 1).relu().expand_as(states) * states.flip(1)
             elif self.how == "branch" and bool(gate.any()):
                 states = states + states.mean(1, keepdim=True)
             elif self.how == "exit" and bool((states[..., 0].amax(1) > 1.0).all()):
@@ -312,9 +316,10 @@ class ByContent(nn.Module):
         return self.head(states[:, 0])
 
 
-@pytest.mark.parametrize("how", ["gate", "branch"])
-def test_a_leak_on_some_inputs_is_seen_on_these_whatever_came_first(how: str) -> None:
-    closed = torch.tensor([[9, 4, 12, 33, 8, 21]])
+@pytest.mark.parametrize("how", ["gate", "shift", "relu", "branch"])
+@pytest.mark.parametrize("length", [5, 6])  # of an odd number of positions, a flip leaves one alone
+def test_a_leak_on_some_inputs_is_seen_on_these_whatever_came_first(how: str, length: int) -> None:
+    closed = torch.tensor([[9, 4, 12, 33, 8, 21]])[:, :length]
     opened = closed.masked_fill(closed == 12, 7)
     explainer = wf.Explainer(ByContent(how).eval())
     for _ in range(2):

@@ -113,6 +113,8 @@ class Fingerprints:
 
 POOLS = fn.REDUCTIONS | fn.LARGEST | fn.MEASURES  # what combines positions outside attention
 QUERIES = "queries"  # positions that the model brings itself: object queries, pooling probes
+CLOSING = frozenset("eq ne lt le gt ge isin relu clamp clamp_min hardtanh heaviside sign round".split())
+GATING = frozenset("mul rmul imul where masked_fill expand expand_as lerp addcmul".split())
 JOIN = "+"  # "text+image": two streams laid end to end, one attention over both
 
 
@@ -124,6 +126,7 @@ class Ancestry:
     calls: frozenset[int] = frozenset()  # attention calls in its past
     pair: tuple[Ancestry, Ancestry] | None = None  # for scores: what the queries and keys were
     vectors: bool = False  # looked up or projected: no mask, and no ids
+    closes: bool = False  # compared or cut off: it may be zero for one input and not for another
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,7 @@ class MarkingSurvey(Survey):
         self._marks = Notes[Ancestry]()
         self._fused: tuple[Ancestry, Ancestry] | None = None
         self.sorts = self.decides = False  # the model orders its input by content; goes a way that depends on a number
+        self.gates = False  # one number that may be zero for some inputs is a factor of all positions
         self.reorders = False  # this input is not in that order
         self.pooled = 0  # after how many attentions, one at least, positions were first combined
         self.embedded: set[int] = set()  # addresses of what lookups read before the first attention
@@ -224,6 +228,9 @@ class MarkingSurvey(Survey):
             self.sorts, steps = True, [tensors_in([out])[-1].diff(dim=axis) for axis in range(operands[0].ndim)]
             self.reorders |= not any(bool((step == 1).all()) for step in steps if step.numel())
         operand, result = operands[0], next(iter(tensors_in([out])), None)
+        if name.strip("_") in GATING and any(t.ndim == 3 and t.shape[1] > 1 for t in (*operands, *tensors_in([out]))):
+            single = [self._marks.get(t) for t in operands if t.numel() == 1]
+            self.gates |= any(mark is not None and mark.closes for mark in single)
         if name in POOLS and operand.ndim == 3 and len(operand) == 1 < operand.shape[1] and result is not None:
             if result.ndim < 2 or result.shape[1] != operand.shape[1]:
                 self.pooled = self.pooled or len(self.calls)
@@ -238,7 +245,8 @@ class MarkingSurvey(Survey):
         # Of ids and a table, or of numbers and a weight: however a model writes it.
         vectors = any(m.vectors for m in marks) or any(isinstance(t, nn.Parameter) for t in operands)
         vectors = vectors and not _makes_shape(name)
-        return Ancestry(joint or first.stream, calls, pair, vectors)
+        closes = name.strip("_") in CLOSING or any(m.closes for m in marks)
+        return Ancestry(joint or first.stream, calls, pair, vectors, closes)
 
     def _joint(self, operands: list[Tensor]) -> str:
         """Return the name of several streams that are laid end to end along the second of three axes, else ""."""

@@ -128,7 +128,8 @@ def leak_of(run: Passes, sites: int, real: Tensor, read: Set[int] | None, extra:
     if len(positions) < 2:
         return Leak()
     others = [] if read is None else [p for p in positions if p not in read]
-    position = (others or positions)[len(others or positions) // 3]  # not in the middle, which a flip leaves alone
+    moving = [p for p in others or positions if 2 * p != positions[0] + positions[-1]]  # a flip leaves the middle alone
+    position = (moving or others)[len(moving or others) // 3]
     length, probe = len(real), Probe(0, position, {len(real): {position}})
     # Where there are embeddings, what happens before the first site is audited as well. Convolutional front ends mix
     # neighbours legitimately: there the audit starts at the first site.

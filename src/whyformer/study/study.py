@@ -129,8 +129,8 @@ def study_one(modality: Modality, one: Batch) -> Study:
     if survey.decides:  # for all inputs of a batch at once, perhaps
         known_about(modality.model)[MIXES] = True
     single = not (modality.compares or modality.multi_input)  # a model may encode two texts one after the other
-    study = replace(_followed(run, survey), by_content=single and (gated or survey.decides or survey.sorts))
-    study = replace(study, forwards=run.count)
+    by_content = single and (gated or survey.gates or survey.decides or survey.sorts)
+    study = replace(_followed(run, survey), by_content=by_content, forwards=run.count)
     hidden = unseen(modality.model, called, [site.path for site in study.sites])
     if hidden is not None and study.sites:
         return study.refused(hidden, hidden=True)
