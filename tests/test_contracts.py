@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
+from torch.overrides import BaseTorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 import whyformer as wf
 from tests.methods import properties
@@ -96,36 +98,57 @@ def check_result(batch: list[wf.Explanation], entry: Method) -> None:
         options = explanation.options
         counted = (explanation.cost.forwards, explanation.cost.backwards)
         declared = entry.cost(len(scores), **options)
-        assert counted == declared or (entry.at_most and all(c <= d for c, d in zip(counted, declared, strict=True)))
+        assert entry.works or counted == declared or (entry.at_most and max(np.subtract(counted, declared)) <= 0)
         assert explanation.target.index == 1
         assert explanation.scalar == options.get("score", "logit")  # vit_cx is of the probability, and says so
 
 
+class Counted(TorchDispatchMode):
+    """Multiply-adds by torch's formulas; its own counter has hooks on modules, under which some gradients raise."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.overloadpacket in flop_registry:
+            self.total += flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=out)
+        return out
+
+
 @contextmanager
-def multiply_adds() -> Iterator[FlopCounterMode]:
-    """Everything that runs inside, with attention written out, which is not counted otherwise on a CPU."""
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+def multiply_adds() -> Iterator[Counted]:
+    """Everything that runs inside, with encoders and attention written out: fused ones are not counted on a CPU."""
+    with sdpa_kernel(SDPBackend.MATH), BaseTorchFunctionMode(), Counted() as counter:
         yield counter
 
 
-# What else these methods do besides passes is declared in words: exact products (transformer_attribution), maps of
-# values (alti, value_norms).
-WORK = ["attn_lrp", "generic_attention", "occlusion", "saliency", "two_ended", "value_zeroing", "decompx"]
+# A backward counts as a forward. These end before the first products: at the first map (vit and beit put a quarter of
+# their few products before it), or without those of queries and keys (cp_lrp).
+EARLY = {
+    (m, c) for m, c in PAIRS if m == "cp_lrp" or (c in {"vit", "beit"} and "attention_gradients" in METHODS[m].needs)
+}
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-@pytest.mark.parametrize("method", WORK)
-def test_reported_cost_is_the_work_that_is_done(method: str, name: str) -> None:
-    """In multiply-adds, counted by torch, in units of a forward of the same input; the declared cost is above it."""
+@EACH
+def test_estimated_and_reported_cost_are_the_work_that_is_done(method: str, name: str) -> None:
+    """In multiply-adds, counted by torch, in units of a forward of the same input; what is a bound says so."""
+    how = {"method": method, **QUICK.get(method, {})}
     model, inputs = model_of(name), single(CASES[name].inputs(), 0)
+    estimated = wf.estimate(model, inputs, **how)
+    if explained(CASES[name], model, inputs, method) is None:  # otherwise, with it all ran that runs once per model
+        return
     counted = []
-    for each in ("random", method):  # one plain forward, as the library makes it
-        wf.explain(model, inputs, method=each, target=1)  # what runs once per model
+    for each in ({"method": "random"}, how):  # one plain forward, as the library makes it
+        wf.explain(model, inputs, target=1, **each)
         with multiply_adds() as work:
-            cost = wf.explain(model, inputs, method=each, target=1)[0].cost
-        counted.append(work.get_total_flops())
+            cost = wf.explain(model, inputs, target=1, **each)[0].cost
+        counted.append(work.total)
+    ratio, told = counted[1] / counted[0], estimated.forwards + BACKWARD * estimated.backwards
+    reported = cost.forwards + BACKWARD * cost.backwards
     assert cost.setup_forwards == 0
-    assert cost.forwards + BACKWARD * cost.backwards == pytest.approx(counted[1] / counted[0], rel=0.1)
+    assert reported == pytest.approx(ratio, rel=0.1) or ((method, name) in EARLY and 0.7 < ratio / reported < 1)
+    assert estimated.at_most == str(estimated).startswith(f"{method}: at most")
+    assert told == pytest.approx(reported, rel=0.05) or (estimated.at_most and told > reported)
 
 
 LEFT = ["bert", "gpt2", "llama", "xlnet"]

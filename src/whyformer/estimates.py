@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import LONG, SavedBytes, free_bytes, recomputable
 from whyformer.parameters import OneOf
-from whyformer.registry import AUTO, Method, answers, default_method, get_method, guides, list_methods
+from whyformer.registry import AUTO, MASKINGS, Method, answers, default_method, get_method, guides, list_methods
 from whyformer.run import Run
 from whyformer.run.session import Session
 from whyformer.study.entrance import ReadsPadding
@@ -133,6 +134,7 @@ class Estimate:
     free_bytes: int
     forwards: float  # per input
     backwards: float
+    at_most: bool  # how many there are depends on the input
     batch_size: int  # inputs that are run together
     reason: str = ""
     samples: int = 0  # answers that a chat server is asked for in each forward
@@ -155,7 +157,8 @@ class Estimate:
             return f"{self.method}: {answers} per input."
         fold = "not supported" if self.fold_bytes is None else _gib(self.fold_bytes)
         return (
-            f"{self.method}: {self.forwards:g} forwards + {self.backwards:g} backwards per input, {self.batch_size} "
+            f"{self.method}: {'at most ' * self.at_most}{round(self.forwards, 2):g} forwards + "
+            f"{round(self.backwards, 2):g} backwards per input, {self.batch_size} "
             f"input{'s' * (self.batch_size != 1)} at a time. Maps stored {_gib(self.full_bytes)}, folded {fold}, free "
             f"{_gib(self.free_bytes)}: memory={self.route!r}" + ("" if self.fits else ", which does not fit") + "."
         )
@@ -230,7 +233,8 @@ def _has_room(run: Run, m: Method) -> bool:
 
 def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimate:
     """For the first batch of a session, which holds the longest of its inputs where they are encoded together."""
-    run = session.run(session.parts()[0])
+    rows = session.parts()[0]
+    run = session.run(rows)
     units = max(len(groups) for groups, _ in run.segments) if run.segments else max(map(len, run.units))
     if m.name == AUTO:
         name, more = answers(session.modality.kind, units, options["passes"])[0]
@@ -240,7 +244,12 @@ def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimat
         options = {**options, "guide": guides(session.modality.kind)[0]}
     if "replace" in m.options:  # the number of baselines is part of its full name
         options = {**options, "replace": run.modality.replacement(options.get("replace"))}
-    forwards, backwards = m.cost(units, **options)
+    (forwards, backwards), at_most = m.cost(units, **options), m.at_most
+    if m.works and run.length <= SHORT and MASKINGS not in options:
+        with suppress(WhyformerError):  # refused: what is declared
+            one = session.run([max(rows, key=lambda row: len(run.units[rows.index(row)]))]).for_needs(m.needs)
+            m.run(one, **options)
+            forwards, backwards, at_most = float(one.forwards_B[0]), float(one.backwards_B[0]), False
     grad = bool(m.needs & {"attention_gradients", "input_gradients"})
     activated = 0 if run.modality.opaque else activations(run, grad)
     maps = bool(m.needs & {"attention", "attention_gradients"}) and bool(run.study.sites)
@@ -262,6 +271,7 @@ def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimat
         free_bytes=free,
         forwards=forwards,
         backwards=backwards,
+        at_most=at_most,
         batch_size=run.batch.size,
         reason=reason,
         samples=run.modality.samples,

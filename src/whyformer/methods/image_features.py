@@ -24,6 +24,7 @@ from whyformer.targets import scalar_of
 @one_backward(
     paper="Selvaraju et al. 2017, arXiv:1610.02391; on ViT: Gildenblat 2021, github.com/jacobgil/pytorch-grad-cam",
     needs={"input_gradients"},
+    works=True,
     signed=False,
     meaning="feature maps of one layer, weighted by their mean gradient",
 )

@@ -35,8 +35,9 @@ VARIANTS = ("full", "rollout", "last_layer", "lrp")
 @method(
     paper="Chefer, Gur & Wolf 2021 (CVPR), arXiv:2012.09838",
     needs={"attention_gradients"},
-    cost=constant(2, 2),
-    cost_text="2 forwards + 2 backwards (one of each propagates relevance, in double precision)",
+    cost=constant(5, 1),
+    cost_text="1 forward + 1 backward, and the work of 2 to 5 forwards, most of it in double precision",
+    works=True,
     signed=False,
     class_specific=True,
     meaning="gradient-weighted relevance of attention, combined across layers",
@@ -67,7 +68,7 @@ def transformer_attribution(
         )
     dtype = torch.float32 if run.keep_BN.device.type == "mps" else torch.float64
     rules = AlphaBeta(run.batch.size, run.module_names, run.study.batch_axes, positions=run.length, dtype=dtype)
-    with with_weights(run.modality.model):
+    with with_weights(run.modality.model), run.working("relevance"):
         trace = run.traced(rules, dtype)
     if run.reading in SHARED and trace.answer_B.ndim == 2 and not run.batch.reference_rows:
         # A scalar over all classes would start relevance at each of them, with sums that cancel: of shares that are all
@@ -76,12 +77,14 @@ def transformer_attribution(
     warnings = [rules.unruled_text(trace.value_B)] * run.batch.size
     if variant == "lrp":
         # NOTE[DIFF] the authors' "full LRP" of a ViT goes on to the pixels, through the patch embedding.
-        (relevance,) = run.differentiated(trace, [trace.tokens()])
+        with run.working("relevance of tokens"):
+            (relevance,) = run.differentiated(trace, [trace.tokens()])
         run.require_input_slopes()
         detail_BND = trace.batch_first(relevance).float()
         scores = detail_BND.sum(2) * run.keep_BN
         return Attribution(scores, detail=[d.cpu().numpy() for d in detail_BND], warnings=warnings, signed=True)
-    relevances = run.differentiated(trace, [site.attention for site in rules.sites])
+    with run.working("relevance of maps"):
+        relevances = run.differentiated(trace, [site.attention for site in rules.sites])
     # The relevance of every attention map, stored in the gradient field of the record.
     record = Record(tuple(sites_of(rules, False, relevances)), run.logits, rules.unclaimed)
     require_sites(record)

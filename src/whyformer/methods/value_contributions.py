@@ -144,7 +144,7 @@ LARGEST = 1e30  # above this a product of many layers is rescaled, to stay withi
     "arXiv:2205.03286",
     needs={"attention", "values"},
     cost=lambda units, weight=None, **options: (2, 1) if weight == "gradient" else (1, 0),
-    cost_text='1 forward; weight="gradient": 2 forwards + 1 backward',
+    cost_text='1 forward, and the work of 0.2 to 0.7 forwards; weight="gradient": 1 forward + 1 backward more',
     signed=False,
     class_specific=False,
     rowwise=lambda *, weight, **options: weight is None,
@@ -175,7 +175,9 @@ def value_norms(
         chosen_layers(aggregate, len(run.study.sites) or 1)  # raises before the pass if there is no such layer
     _ = layers(run, level, weight)  # run under the caller's autocast; the formulas below are not
     with torch.no_grad(), torch.autocast(run.keep_BN.device.type, enabled=False):
-        maps = [real(parts.norms_BQK, run.attended_BN, site) for site, parts in layers(run, level, weight)]
+        contributed = layers(run, level, weight)
+        with run.working("value_norms", level):
+            maps = [real(parts.norms_BQK, run.attended_BN, site) for site, parts in contributed]
         sites = run.anatomy().record.sites
         if residual is not None:
             maps = [
@@ -285,6 +287,7 @@ ORDERS = {"l1": 1, "l2": 2}
 @one_forward(
     paper="Ferrando, Gállego & Costa-jussà 2022, arXiv:2203.04212",
     needs={"attention", "values"},
+    cost_text="1 forward, and the work of 0.2 to 0.7 forwards",
     rowwise=lambda **options: True,
     meaning="share of each token in the attention output, combined across layers",
 )
@@ -300,10 +303,11 @@ def alti(run: Run, *, norm: Annotated[str, OneOf(*ORDERS)] = "l1") -> Attributio
     """
     anatomy = run.anatomy()
     layers = []
-    for site, block in anatomy.layers:
-        parts = contributions(site, block, "attn_res_ln")
-        near = proximity(parts, lifted(block.attended_BQE), ORDERS[norm])
-        layers.append(row_normalized(real(near, run.attended_BN, site)))
+    with run.working("alti"):
+        for site, block in anatomy.layers:
+            parts = contributions(site, block, "attn_res_ln")
+            near = proximity(parts, lifted(block.attended_BQE), ORDERS[norm])
+            layers.append(row_normalized(real(near, run.attended_BN, site)))
     return read(run, product(layers), anatomy.record.sites[-1].first_query, layers)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -15,13 +16,15 @@ from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.functions import padding_share
 from whyformer.capture.record import observe, record, require_sites
-from whyformer.capture.roles import Impose, Observe, Recorder, Rewrite
+from whyformer.capture.roles import HeadGradient, Impose, Observe, Recorder, Rewrite
 from whyformer.capture.site import OffPlan
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.decoding import KeptPass
 from whyformer.inputs.output import Output
 from whyformer.loan.backwards import rounds_activations, with_weights
+from whyformer.loan.borrow import known_about
+from whyformer.loan.spread import MultiplyAdds
 from whyformer.results.types import Record
 from whyformer.run.scores import spoke_rows
 from whyformer.run.traced import TracedBatch
@@ -99,6 +102,7 @@ class Run(TracedBatch):
         self.attended: Run | None = None  # the run of the same batch with the units that attention runs over
         self.alone = False  # no other method follows that could use the same record
         self._anatomy: Anatomy | None = None
+        self._of_blocks = 0.0  # forwards that it took
         self._padding_share_B: Tensor | None = None
         self.folds = False  # maps are not stored (engines/attention/chain.py)
         self.recomputes = False  # layers are computed again in backward
@@ -180,7 +184,8 @@ class Run(TracedBatch):
         kind, rows = ("gradients", self.rows_run) if grad else ("maps", self.batch.size)
         if known is not None and not (values and known.sites[0].value_BHKD is None):
             if grad or not self.asked.keys() & {"gradients", "blocks"}:  # these contain the maps
-                self.asked.setdefault(kind, (0 if self._ran_before else rows / self.batch.size, int(grad)))
+                forwards = 0 if self._ran_before else rows / self.batch.size
+                self.asked.setdefault(kind, (forwards, 1 if grad else self._of_head))
             self.asked.setdefault("logits", (0, 0))
             return known
         self.asked |= {kind: (0, 0), "logits": (0, 0)}
@@ -237,7 +242,8 @@ class Run(TracedBatch):
             self.forwards_B += 0 if ran else rows / self.batch.size
             try:
                 if isinstance(role, Observe):
-                    return observe(forward, role, values), role, shares
+                    with self._charging_head(role):
+                        return observe(forward, role, values), role, shares
                 shared = rows < self.batch.size
                 with kept.used_by(role):
                     maps = record(forward, role, partial(self.scalars, ask=False), values, shared, ran, kept.more)
@@ -292,9 +298,24 @@ class Run(TracedBatch):
                 return maps
             self._part = self._padding_share_B = None  # other layers than in the study: record all of them
             return self.record(multi_stream=multi_stream)
-        self.asked.setdefault("maps", (1, 0))
+        self.asked.setdefault("maps", (1, self._of_head))
         self.asked.setdefault("logits", (0, 0))
         return self._part[1]
+
+    @property
+    def _of_head(self) -> float:
+        """Return the share of a backward that the gradient of the head takes, behind the last attention."""
+        return known_about(self.modality.model).get(HeadGradient, 0.0)
+
+    @contextmanager
+    def _charging_head(self, role: HeadGradient) -> Iterator[None]:
+        """Charge the gradient of the head, whose work is counted once per model."""
+        known = known_about(self.modality.model)
+        with nullcontext() if role.count is None or HeadGradient in known else MultiplyAdds() as role.work:
+            yield
+        if role.work:
+            known[HeadGradient] = role.share
+        self.backwards_B += 0 if role.count is None else self._of_head
 
     @property
     def bytes_per_number(self) -> int:
@@ -303,18 +324,19 @@ class Run(TracedBatch):
 
     def anatomy(self) -> Anatomy:
         """Return the block around each attention (capture/blocks/anatomy.py); its forward also serves as a record."""
-        self.asked.setdefault("blocks", (int(self._anatomy is not None), 0))
+        self.asked.setdefault("blocks", (self._of_blocks, 0))
         self.asked.setdefault("logits", (0, 0))
         if self._anatomy is None:
             require_readable(self.study)
             if not self.study.sites or self.study.unclaimed:
                 self.record()  # raises, with what is missing
-            self.forwards_B += 1
+            before_B = self.forwards_B.copy()
             role = Dissect(self.batch.size, self.module_names, self.study.batch_axes)
             role.rows_attend = self.batch.reference_rows > 0
             role.count = self.attentions
-            with with_weights(self.modality.model):
+            with with_weights(self.modality.model), self.working("blocks"):
                 self._anatomy = dissect(partial(self.output.logits, self.batch), role)
+            self._of_blocks = float((self.forwards_B - before_B).max())
             require_sites(self._anatomy.record)
             self.require_undisturbed(self._anatomy.record.logits, graph=False)
             self._records[False] = with_streams(self._anatomy.record, self.study)

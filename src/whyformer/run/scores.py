@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -18,8 +18,9 @@ from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, on_host
 from whyformer.inputs.language import spoken_at
 from whyformer.inputs.output import Output
-from whyformer.loan.backwards import why_no_gradients, with_weights
+from whyformer.loan.backwards import why_no_gradients
 from whyformer.loan.borrow import known_about, module_names
+from whyformer.loan.spread import MultiplyAdds
 from whyformer.results.types import Site, Target, Units
 from whyformer.study import Study, require_real_rows, rows_of_each, streams
 from whyformer.study.interference import is_tried, require_apart, require_same
@@ -65,7 +66,7 @@ class ScoredBatch:
     backwards_B: np.ndarray[Any, Any]
     # (forwards, backwards) of shared passes that the current method has to be charged for, by kind of pass. Its own
     # passes are counted as they run.
-    asked: dict[str, tuple[float, int]]
+    asked: dict[str, tuple[float, float]]
     notes: set[str]  # warnings for the explanations of this batch
     setup_forwards: int  # passes of checks that run once for each form of a batch
     settles_later: bool  # checks that would force a device synchronisation are deferred until the formula is done
@@ -409,29 +410,28 @@ class ScoredBatch:
 
     @contextmanager
     def working(self, *kind: Hashable) -> Iterator[None]:
-        """Charge the work inside, which is no pass through the model, as forwards: by multiply-adds.
+        """Charge all that runs inside as forwards with as many multiply-adds.
 
-        It is counted for the first batch of each shape: a counter takes longer than the work of a small model. Shorter
-        inputs of a batch are charged for what they take without padding, about.
+        It is counted for the first batch of each shape. Shorter inputs of a batch are charged for what they take
+        without padding, about.
         """
         facts, shapes = known_about(self.modality.model), tuple(tensor.shape for tensor in self.batch.tensors.values())
         length_B = on_host(self.keep_BN).sum(1).numpy()
-        key = ("work", *kind, shapes, tuple(length_B.tolist()))
-        if key in facts:
+        key, plainly = ("work", *kind, shapes, tuple(length_B.tolist())), ("work", shapes)
+        forwards_B, backwards_B, setup = self.forwards_B.copy(), self.backwards_B.copy(), self.setup_forwards
+        with nullcontext() if key in facts else MultiplyAdds() as inside:
             yield
-        else:
-            from torch.utils.flop_counter import FlopCounterMode  # imports triton
-
-            with_weights(self.modality.model)  # now: its checks take gradients, which fail under hooks of the counter
-            with FlopCounterMode(display=False) as inside:
-                yield
+        if inside is not None and plainly not in facts:
             # Written out: neither torch's fused encoder nor its fused attention is counted on a CPU.
             written_out = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
-            with FlopCounterMode(display=False) as plain, BaseTorchFunctionMode(), written_out, torch.no_grad():
+            with MultiplyAdds() as plain, BaseTorchFunctionMode(), written_out, torch.no_grad():
                 self.output.logits(self.together)
-            self.setup_forwards += self.rows_run
-            facts[key] = inside.get_total_flops() / max(plain.get_total_flops(), 1)
-        self.forwards_B += facts[key] * length_B / max(length_B.max(), 1)
+            facts[plainly] = max(plain.total, 1)
+            self.setup_forwards, setup = self.setup_forwards + self.rows_run, setup + self.rows_run
+        if inside is not None:  # checks are no work of the method
+            facts[key] = inside.total / facts[plainly] - (self.setup_forwards - setup) / self.rows_run
+        self.forwards_B[:] = forwards_B + facts[key] * length_B / max(length_B.max(), 1)
+        self.backwards_B[:] = backwards_B
 
     def trimmed(self, one: Batch) -> Batch:
         """Return one input without its padding, where padding changes nothing, which takes two passes once."""

@@ -314,7 +314,7 @@ def options(explanation: Explanation) -> str:
 def cost_of(spent: Cost) -> str:
     """1 forward + 1 backward, 12 ms"""
     parts = [
-        f"{count:g} {name}{'' if count == 1 else 's'}"
+        f"{round(count, 2):g} {name}{'' if count == 1 else 's'}"
         for count, name in ((spent.forwards, "forward"), (spent.backwards, "backward"))
         if count
     ]

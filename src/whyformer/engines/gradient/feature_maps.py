@@ -138,8 +138,8 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
     name, tensor, number = _chosen(intercept, outputs, layer)
     gradient = None
     if grad:
-        (gradient,) = slopes(values_B.sum(), [tensor])
-        run.backwards_B += 1
+        with run.working("features", name):  # from the head to this layer
+            (gradient,) = slopes(values_B.sum(), [tensor])
         run.require_input_slopes()
     arrange = _Arrangement(run, tensor, number)
     slopes_BPD = None if gradient is None else arrange.patches(gradient)
