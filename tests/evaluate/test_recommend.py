@@ -336,7 +336,7 @@ def test_the_choice_is_made_on_one_half_and_tested_on_the_other() -> None:
         ahead = np.array(there.values["aopc"][c.name]) - np.array(there.values["aopc"][budgeted.choice.name])
         np.testing.assert_allclose(c.over_choice, [float(x[0]) for x in spread(ahead[:, None])], atol=1e-5)
     for c in budgeted.candidates:
-        assert c.price <= 30 and c.forwards + BACKWARD * c.backwards <= c.price and c.seconds > 0
+        assert round(c.price) <= 30 and c.forwards + BACKWARD * c.backwards <= c.price + 1e-6 and c.seconds > 0
     assert budgeted.choice.chosen_by == max(c.chosen_by for c in budgeted.candidates)
     assert 0 < budgeted.chance <= 1
     assert budgeted.hindsight.mean == max(c.mean for c in budgeted.candidates)

@@ -219,9 +219,10 @@ def test_the_first_call_adds_a_few_passes(name: str, method: str) -> None:
     model = case.build(case.implementations[0])
     # Sites, the rows that feed the head, the audit (two passes), a plain pass, and by what was found: a second length
     # (texts) or the picture turned around, whether units stand at their positions (pictures, vectors), a measured slope
-    # (attention gradients), whether a language model sees later tokens.
+    # (attention gradients), whether a language model sees later tokens, the share of the head's gradient
+    # (maps without gradients).
     second, placed = name != "folded_heads", name not in {"bert", "gpt2"}
-    passes = 1 + 1 + 2 + 1 + second + placed + (name == "gpt2") + (method == "generic_attention")
+    passes = 1 + 1 + 2 + 1 + second + placed + (name == "gpt2") + 1
     with counted(model) as calls:  # one hook for both calls: another one would be another model
         for setup in (passes, 0):
             found = wf.explain(model, case.inputs(), method=method, target=0)

@@ -247,6 +247,11 @@ class Budget:
     most: float
     seconds: bool = False
 
+    @property
+    def highest(self) -> float:
+        """The highest price that fits: prices are rounded to whole forwards."""
+        return self.most if self.seconds else self.most + 0.49
+
     def __str__(self) -> str:
         return f"{self.most:g} {'s' if self.seconds else 'forwards'}"
 
@@ -327,7 +332,7 @@ def price_of(method: str, options: dict[str, Any], units: int, rates: Rates) -> 
     forwards, backwards = entry.cost(units, **(entry.defaults | known))
     if entry.works and rates.estimate is not None:
         estimated = rates.estimate(method=method, **known)
-        forwards, backwards = round(estimated.forwards), round(estimated.backwards)
+        forwards, backwards = estimated.forwards, estimated.backwards
     return rates.price(forwards, backwards, 0.0 if entry.extra_cost is None else entry.extra_cost(units))
 
 
@@ -371,7 +376,7 @@ def affordable(
     """The candidates that fit, perhaps with fewer passes than usual; and what the others would cost."""
     fit, over = [], {}
     for candidate in candidates:
-        fits = fitted(candidate, units, rates, budget.most)
+        fits = fitted(candidate, units, rates, budget.highest)
         if fits is None:
             over[candidate.name] = price_of(candidate.method, candidate.options, units, rates)
         else:
@@ -402,9 +407,9 @@ class AffordableMethods:
         self._judged: dict[tuple[int, int], float] = {}
         fit, prices = affordable(candidates, units, rates, budget)
         spaced = {space: price_of(SPACE_METHODS[space], {}, units, rates) for space in spaces}
-        fitting = [space for space, price in spaced.items() if price <= budget.most]
+        fitting = [space for space, price in spaced.items() if price <= budget.highest]
         if guided:
-            guides = (guided_shap(guide, units, rates, budget.most) for guide in GUIDES)
+            guides = (guided_shap(guide, units, rates, budget.highest) for guide in GUIDES)
             runs = (candidate for candidate in guides if candidate is not None and explains_one(candidate, games))
             fit += itertools.islice(runs, 1)
         if nothing := not fit and not fitting:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -185,7 +184,7 @@ class Run(TracedBatch):
         if known is not None and not (values and known.sites[0].value_BHKD is None):
             if grad or not self.asked.keys() & {"gradients", "blocks"}:  # these contain the maps
                 forwards = 0 if self._ran_before else rows / self.batch.size
-                self.asked.setdefault(kind, (forwards, 1 if grad else self._of_head))
+                self.asked.setdefault(kind, (forwards, 1 if grad else self.of_head))
             self.asked.setdefault("logits", (0, 0))
             return known
         self.asked |= {kind: (0, 0), "logits": (0, 0)}
@@ -242,8 +241,9 @@ class Run(TracedBatch):
             self.forwards_B += 0 if ran else rows / self.batch.size
             try:
                 if isinstance(role, Observe):
-                    with self._charging_head(role):
-                        return observe(forward, role, values), role, shares
+                    maps = observe(forward, role, values)
+                    self.backwards_B += self.of_head
+                    return maps, role, shares
                 shared = rows < self.batch.size
                 with kept.used_by(role):
                     maps = record(forward, role, partial(self.scalars, ask=False), values, shared, ran, kept.more)
@@ -298,24 +298,21 @@ class Run(TracedBatch):
                 return maps
             self._part = self._padding_share_B = None  # other layers than in the study: record all of them
             return self.record(multi_stream=multi_stream)
-        self.asked.setdefault("maps", (1, self._of_head))
+        self.asked.setdefault("maps", (1, self.of_head))
         self.asked.setdefault("logits", (0, 0))
         return self._part[1]
 
     @property
-    def _of_head(self) -> float:
-        """Return the share of a backward that the gradient of the head takes, behind the last attention."""
-        return known_about(self.modality.model).get(HeadGradient, 0.0)
-
-    @contextmanager
-    def _charging_head(self, role: HeadGradient) -> Iterator[None]:
-        """Charge the gradient of the head, whose work is counted once per model."""
+    def of_head(self) -> float:
+        """Return the share of a backward that the gradient of the head takes; counted once per model."""
         known = known_about(self.modality.model)
-        with nullcontext() if role.count is None or HeadGradient in known else MultiplyAdds() as role.work:
-            yield
-        if role.work:
-            known[HeadGradient] = role.share
-        self.backwards_B += 0 if role.count is None else self._of_head
+        if HeadGradient not in known and self.attentions is not None:
+            role = Observe(self.batch.size, self.module_names, self.study.batch_axes)
+            role.count, role.layers, role.rows_attend = self.attentions, frozenset(), self.batch.reference_rows > 0
+            with MultiplyAdds() as role.work:
+                observe(partial(self.output.logits, self.batch), role)
+            known[HeadGradient], self.setup_forwards = role.share, self.setup_forwards + self.batch.size
+        return 0.0 if self.attentions is None else known[HeadGradient]
 
     @property
     def bytes_per_number(self) -> int:

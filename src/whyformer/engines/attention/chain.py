@@ -272,7 +272,7 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
         role.count = None if grad else run.attentions
         role.measures = grad and ("slopes",) not in study.undisturbed
         run.forwards_B += 0 if before else rows / run.batch.size
-        run.backwards_B += int(grad)
+        run.backwards_B += 1 if grad else run.of_head
         try:
             layers = recomputable(run.modality.model) if grad and run.recomputes else []
             with recomputing(layers), kept.used_by(role):
