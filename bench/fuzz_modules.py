@@ -163,6 +163,8 @@ class Brute:
 
     def gradients(self, method: str, arguments: Sequence[Argument]) -> np.ndarray | None:
         """Gradient at the floats and at the word embeddings, per unit."""
+        if any(self.one[argument.name].dtype == torch.bool for argument in arguments):
+            return None
         leaves: dict[str, Tensor] = {}
         inputs, hooks = dict(self.one), []
         for argument in arguments:
@@ -352,7 +354,8 @@ class Examined:
                 detail = f"not scored: {gone}; {count} units of {expected}: {e.units.labels[:9]}"
                 self.note(name, "units", not gone, said, detail, "|".join(rf"\b{g}\b" for g in gone[:1]))
                 return
-        self.note(name, "units", False, (), f"{count} units instead of {expected}: {e.units.labels[:9]}")
+        own = said if all(label.startswith("position ") for label in e.units.labels) else ()  # the model's own making
+        self.note(name, "units", False, own, f"{count} units instead of {expected}: {e.units.labels[:9]}", "not scored")
 
     def equal(self, name: str, e: Any, scores: np.ndarray, said: Sequence[str]) -> None:
         passes = e.options.get("passes")

@@ -196,6 +196,13 @@ class Writer:
         self.case.inputs["kind"] = self.ids(words=5)
         self.add("kind", self.case.inputs["kind"], torch.zeros((), dtype=torch.long), "codes", "kinds")
 
+    def flags(self) -> None:
+        """Truth values of one row, read by the head."""
+        self.init.append(f"self.in_flags = nn.Linear(3, {WIDTH})")
+        self.lines.append("b_flags = self.in_flags(flags.float())")
+        self.beside.append("b_flags")
+        self.add("flags", self.floats(3) > 0, torch.arange(3), "codes")
+
     def padded(self) -> None:
         argument = self.text()
         count = argument.count
@@ -212,7 +219,13 @@ class Writer:
     def several_words(self) -> None:
         count = self.draw.randint(3, 5)
         self.init.append(f"self.emb_ids = nn.Embedding({WORDS}, {WIDTH})")
-        self.read("ids", "self.emb_ids(ids).sum(2)", count)
+        value = "self.emb_ids(ids).sum(2)"
+        if self.draw.random() < 0.5:  # sentences, encoded one by one
+            self.init.append(
+                f"self.words = nn.TransformerEncoderLayer({WIDTH}, {HEADS}, {WIDTH}, 0.0, batch_first=True)"
+            )
+            value = "self.words(self.emb_ids(ids).flatten(0, 1)).mean(1).unflatten(0, ids.shape[:2])"
+        self.read("ids", value, count)
         self.add("ids", self.ids(count, 2), torch.arange(count)[:, None].expand(count, 2), "ids", "emb_ids")
 
     # Body
@@ -249,10 +262,14 @@ class Writer:
         if padding:
             kinds = [kind if kind in ("mha", "encoder", "hand") else "encoder" for kind in kinds]
         self.case.by_hand = all(kind in ("hand", "einsum") for kind in kinds)
-        quirk = self.draw.choice(("",) * 12 + ("sort", "exit", "mix", "gate"))
+        quirk = self.draw.choice(("",) * 12 + ("sort", "exit", "mix", "gate", "stride"))
         if quirk == "sort":
             self.case.by_hand = False
             self.lines.append("h = h.gather(1, h.sum(2).argsort(1)[:, :, None].expand_as(h))")
+        if quirk == "stride" and not padding:
+            self.case.by_hand, self.length = False, (self.length + 1) // 2
+            self.init.append(f"self.stem = nn.Conv1d({WIDTH}, {WIDTH}, 3, 2, 1)")
+            self.lines.append("h = self.stem(h.transpose(1, 2)).transpose(1, 2)")
         if quirk == "mix":
             self.lines.append("h = h - h.mean(0)")
         for number, kind in enumerate(kinds):
@@ -322,6 +339,13 @@ class Writer:
         elif head == "positions":
             self.init.append(f"self.share = nn.Parameter(torch.randn({self.length}))")
             self.lines.append("z = (h * self.share[: h.shape[1], None].softmax(0)).sum(1)")
+        elif head == "latents":
+            self.init.append(f"self.latents = nn.Parameter(torch.randn(1, 3, {WIDTH}))")
+            self.init.append(f"self.ask = nn.MultiheadAttention({WIDTH}, {HEADS}, batch_first=True)")
+            self.lines.append("q = self.latents.expand(len(h), -1, -1)")
+            self.lines.append(
+                f"z = (q + self.ask(q, h, h{', key_padding_mask=padding' if padding else ''})[0]).mean(1)"
+            )
         elif head == "query":
             self.init.append(f"self.query = nn.Parameter(torch.randn(1, 1, {WIDTH}))")
             if self.draw.random() < 0.5:
@@ -375,7 +399,7 @@ class Output:
     states: torch.Tensor
 """
 BLOCKS = ("hand", "einsum", "sdpa", "mha", "encoder", "encoder", "lstm", "mix")
-HEADS_OF = "cls first last mean mean max std logsumexp flatten positions query query weighted weighted".split()
+HEADS_OF = "cls first last mean mean max std logsumexp flatten positions query query latents weighted weighted".split()
 ENTRANCES: dict[str, Any] = {
     "ids": lambda w: w.text(),
     "ids with a mask": lambda w: w.padded(),
@@ -386,6 +410,7 @@ ENTRANCES: dict[str, Any] = {
     "variables": lambda w: w.variables(),
     "ids and floats": lambda w: (w.text(), w.columns("feats")),
     "floats and ids": lambda w: (w.columns("weather"), w.text("codes")),
+    "ids and flags": lambda w: (w.text(), w.flags()),
     "ids and a number": lambda w: (w.text(), w.row_kind()),
     "two texts": lambda w: (w.text("a", 3), w.text("b", 4)),
     "two sequences": lambda w: (w.steps("a", 3), w.steps("b", 4)),

@@ -111,3 +111,54 @@ def test_a_guide_over_other_units_does_not_guide() -> None:
     assert (found.method, len(found.units), found.options["guide"]) == ("two_ended", 80, None)
     with pytest.raises(NotOffered, match="does not attend over the units"):
         wf.explain(model, x, method="two_ended", guide="value_x_gradient")
+
+
+class Pieces(nn.Module):
+    """Squares of a plane without channels, or columns beside a flag that says which are known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.scale, self.head = nn.Conv2d(1, 8, 4, 4), nn.Parameter(torch.randn(2, 8)), nn.Linear(8, 3)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+
+    def forward(self, x: Tensor, known: Tensor | None = None) -> Tensor:
+        if known is None:
+            return self.head(self.layer(self.patches(x[:, None]).flatten(2).mT).mean(1))
+        return self.head(self.layer(torch.where(known[..., None], x[..., None], 1.0) * self.scale[0]).mean(1))
+
+
+def test_rows_of_a_plane_are_units_whatever_grid_the_model_makes() -> None:
+    model, x = seeded(Pieces), torch.randn(1, 8, 8, generator=torch.Generator().manual_seed(0))
+    (found,) = wf.explain(model, x, method="occlusion", replace="zero")
+    with torch.no_grad():
+        drops = [
+            found.value - float(model(x.index_fill(1, torch.tensor(i), 0))[0, found.target.index]) for i in range(8)
+        ]
+    np.testing.assert_allclose(found.scores, drops, atol=1e-5)
+
+
+def test_which_columns_are_known_is_a_feature() -> None:
+    inputs = {"x": torch.tensor([[0.5, -1.0, 2.0]]), "known": torch.tensor([[True, False, True]])}
+    (found,) = wf.explain(seeded(Pieces), inputs, method="occlusion")
+    assert found.units.labels[3:] == ("known[0]", "known[1]", "known[2]")
+    assert found.scores[3] and not found.scores[1]
+
+
+class Shrunk(nn.Module):
+    """Patches of an image, every second of which is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.head = nn.Conv2d(3, 8, 4, 4), nn.Linear(8, 3)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        return self.head(self.layer(self.patches(pixel_values).flatten(2).mT[:, ::2]).mean(1))
+
+
+def test_patches_are_those_of_the_model_where_it_attends_over_fewer() -> None:
+    model, image = seeded(Shrunk), torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    (found,) = wf.explain(model, {"pixel_values": image}, method="occlusion")
+    assert found.units.grid == (2, 2) and (found.scores != 0).tolist() == [True, False, True, False]
+    with pytest.raises(NotOverUnits, match="2 positions of 4 tokens or patches"):
+        wf.explain(model, {"pixel_values": image}, method="generic_attention")

@@ -90,7 +90,9 @@ class ScoredBatch:
             return sum(self.stream_sizes.values())
         study = self.study
         if not study.sites:
-            return self.modality.length(self.batch) if study.grid is None else study.grid[0] * study.grid[1]
+            if study.grid is None or self.batch.by_input:  # a grid inside the model is not that of the units
+                return self.modality.length(self.batch)
+            return study.grid[0] * study.grid[1]
         if study.windows is not None:
             return study.windows.sizes[0]
         if self.modality.lengths_vary:

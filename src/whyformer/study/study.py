@@ -60,8 +60,8 @@ OWN_KEYS = (
     "multiplied."
 )
 FEWER = (
-    "{path}: attention over {keys} positions of {count} tokens (a stride, a choice of tokens), so it is not known "
-    "which position holds which token."
+    "{path}: attention over {keys} positions of {count} tokens or patches (a stride, a choice of them), so it is not "
+    "known which position holds which."
 )
 
 OPAQUE = "the model is called remotely (a function, a server): its attention cannot be captured."
@@ -154,6 +154,9 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
     )
     if first_BHKD is None:
         return study
+    count = 0 if grid is None or not modality.pixels or sites[0].windows > 1 else grid[0] * grid[1]
+    if sites[0].keys < count != sites[0].queries:
+        return Study(grid=grid, input_length=length).refused(_fewer(sites[0], count))
     modality.locate(one, sites[0].keys, run.vectors)
     if not study.one_stream:
         # The leak audit of one stream also finds attention that was not seen; with several, this is looked for first.
@@ -177,8 +180,7 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
         return Study(grid=modality.cells(one), input_length=length).refused(error)
     extra = sites[0].keys - length if modality.lengths_vary else 0
     if extra < 0 and modality.embeds:
-        error = NotOverUnits(FEWER.format(path=sites[0].path or "the model itself", keys=sites[0].keys, count=length))
-        return Study(input_length=length).refused(error)
+        return Study(input_length=length).refused(_fewer(sites[0], length))
     front = None
     if extra > 0 and modality.embeds:  # the text starts at the first position that changes with its first token
         front = min(moved_at(first_BHKD, first_values(partial(run.shifted, 0), run.names)), default=0)
@@ -210,6 +212,10 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
     elsewhere = misplaced(run, first_BHKD, front, grid, survey.reorders)
     # Where the positions depend on the content, the model's own tokens have no place among the units either.
     return study if elsewhere is None else study.refused(elsewhere, front=None if survey.sorts else front)
+
+
+def _fewer(site: readouts.SiteFacts, count: int) -> NotOverUnits:
+    return NotOverUnits(FEWER.format(path=site.path or "the model itself", keys=site.keys, count=count))
 
 
 def _readout(
