@@ -257,7 +257,7 @@ def over_columns(run: Run, of_tokens_BN: Tensor, floats: Mapping[str, Tensor], l
         if not entries:
             raise NotOffered(
                 f"{label!r} is looked up, or true or false, and no position of the model's attention holds it alone, "
-                "so its gradient is not known. Use a method that masks features: occlusion."
+                "so its gradient is not known."
             )
         scores[:, unit] = entries[0].amax(1) if largest else entries[0].sum(1)
     return scores
