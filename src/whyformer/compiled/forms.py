@@ -218,6 +218,7 @@ class Recording:
     labels: dict[int, str]
     padding: int | None  # the token that the model's embedding takes for padding
     ends_in_sigmoid: bool
+    of_head: float  # the share of a backward that finds the rows that the head reads
     padded: bool = False  # compared with explanations without a graph, on inputs with padding
 
     @property

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from whyformer.capture.roles import HeadGradient
 from whyformer.compiled import forms
 from whyformer.compiled.forms import Compiled, Computation, Form, PaddedShape, Question, Recording
 from whyformer.compiled.graph import RECORDERS, cause_of, new_pool, tolerance
@@ -188,7 +189,7 @@ class Graphs:
         run.scalars(parts["logits"])
         seconds = (time.perf_counter() - started) / part.size
         width = None if part.keep_BN is None else part.keep_BN.shape[1]
-        cost = Cost(1.0, float(question.grad), seconds, recording.graph.bytes)
+        cost = Cost(1.0, 1.0 if question.grad else recording.of_head, seconds, recording.graph.bytes)
         return GraphAnswer(run, recording.computation.attribution(parts, width), [cost] * part.size)
 
     # Which graph fits
@@ -310,8 +311,9 @@ class Graphs:
                 self._pool = new_pool(device)
             graph = RECORDERS[device.type](computation, device, self._pool)
             labels = Run(modality, part, session.study, scalar=question.scalar).output.labels
-            sigmoid = bool(known_about(self.model).get("sigmoid"))
-            form.recording = Recording(graph, computation, labels, padding_index(modality), sigmoid)
+            known = known_about(self.model)
+            facts = bool(known.get("sigmoid")), known.get(HeadGradient, 0.0)
+            form.recording = Recording(graph, computation, labels, padding_index(modality), *facts)
         except Exception as error:
             self._pool = None  # a recording that failed may have left it in an undefined state
             self._refuse(form, cause_of(error))
