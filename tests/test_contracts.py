@@ -309,6 +309,21 @@ def test_half_precision_is_finite(method: str, dtype: torch.dtype) -> None:
             properties.close(half.scores, whole.scores, NEAR[method])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("method", ["two_ended", "occlusion", "value_zeroing", "decompx", "alti", "value_norms"])
+def test_errors_in_half_precision_are_how_far_scores_are_off(method: str, dtype: torch.dtype) -> None:
+    shares = []
+    for name in ["bert", "llama"]:
+        case, how = CASES[name], {"method": method, "target": 1}
+        halves = wf.explain(case.build(case.implementations[0]).to(dtype), case.inputs(), **how)
+        for half, whole in zip(halves, wf.explain(model_of(name), case.inputs(), **how), strict=True):
+            assert half.errors is not None and whole.errors is None
+            shares.append(np.sqrt(np.square(half.scores - whole.scores).mean()) / half.errors.mean())
+            large = half.errors.max() > 0.05 * np.abs(half.scores).max()
+            assert large == any("rounding in half precision moves scores" in said for said in half.warnings)
+    assert max(shares) < 4 and 0.1 < np.median(shares) < 2
+
+
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_has_a_twin_a_docs_page_and_a_citation(name: str) -> None:
     missing = [

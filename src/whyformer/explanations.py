@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +17,16 @@ from torch import Tensor
 from whyformer.engines.attention.chain import NotFoldable
 from whyformer.engines.perturbation.maskings import attributed
 from whyformer.engines.perturbation.variants import remarks_about_unscored, require_moved
-from whyformer.errors import AmbiguousLayout, BadInput, CaptureError, MixedInputs, ModelFailed, NotOffered, NotOverUnits
+from whyformer.errors import (
+    AmbiguousLayout,
+    BadInput,
+    CaptureError,
+    MixedInputs,
+    ModelFailed,
+    NotOffered,
+    NotOverUnits,
+    WhyformerError,
+)
 from whyformer.estimates import folding
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, array_of, on_host
@@ -33,7 +44,7 @@ from whyformer.run import ATTENDING, Attribution, Run
 from whyformer.run.session import Session
 from whyformer.shapes import Array
 from whyformer.study.entrance import HIDDEN
-from whyformer.study.interference import rounding_step
+from whyformer.study.interference import Rerounded, rounding_step
 from whyformer.study.streams import cropped
 from whyformer.targets import probabilities_note
 from whyformer.version import __version__
@@ -45,9 +56,10 @@ DIFFERENCE = (
     "the answers have no scores."
 )
 COARSE, LARGE_FLOOR = 1e-5, 0.05  # steps that are no float32's; share of the largest score that is a warning
+DRAWS = 8  # passes that are rounded otherwise
 ROUNDED = (
-    "rounding in half precision moves the output by about {:.2g}, and the largest score is {:.2g}: differences of that "
-    "size are noise. Load the model in float32."
+    "rounding in half precision moves scores by about {:.2g}, and the largest is {:.2g}: differences of that size are "
+    "noise. Load the model in float32."
 )
 NEXT = 4  # classes that are listed after the predicted one
 
@@ -117,7 +129,7 @@ def explanations(
         if said.position != target.position:
             said = replace(said, position=target.position)
         warnings = [*remarks_about_unscored(run)[row], *(run.batch.warnings[row] if run.batch.warnings else ())]
-        warnings += [*(attribution.warnings[row] if attribution.warnings else []), *_rounded(run, m, row, scores)]
+        warnings += attribution.warnings[row] if attribution.warnings else []
         known = {name: numbers[row] for name, numbers in checks.items()}
         if output.causal:  # many language models park attention there
             known["first_token_share"] = float(np.abs(scores[0]) / max(np.abs(scores).sum(), 1e-30))
@@ -262,14 +274,28 @@ def _other_streams(run: Run) -> list[str]:
     return list(dict.fromkeys(stream for tensor, stream in run.modality.inputs(run.batch) if tensor is not main))
 
 
-def _rounded(run: Run, m: Method, row: int, scores: Array) -> list[str]:
-    """Return a warning if differences of a coarse model's values are not much larger than its rounding."""
-    differs = "perturbation" in m.needs and not run.modality.opaque
-    if not differs or (step := rounding_step(run.modality.model, run.logits)) <= COARSE:
-        return []
-    floor = step / 2 * float(run.logits[row].abs().max()) * (0.25 if run.scalar == "probability" else 1)
-    largest = float(np.abs(scores).max(initial=0.0))
-    return [ROUNDED.format(floor, largest)] if floor > LARGE_FLOOR * largest else []
+def _rounding(session: Session, run: Run, m: Method, options: dict[str, Any], scores_BN: Tensor) -> Tensor | None:
+    """(B,) standard errors by rounding of coarse numbers, measured by rounding otherwise; None: not measured."""
+    differs = "perturbation" in m.needs  # scores are differences of two values
+    chained = "values" in m.needs and "attention_gradients" not in m.needs  # many products, one after the other
+    if run.modality.opaque or not (differs or chained):
+        return None
+    if (step := rounding_step(run.modality.model, run.logits)) <= COARSE:
+        return None
+    with (
+        suppress(WhyformerError),
+        torch.no_grad(),
+        Rerounded(run.device, step),
+    ):  # an error: it went too far for a check
+        if differs:
+            run.setup_forwards += DRAWS * run.rows_run
+            values = [run.scalars(run.output.logits(run.together)) for _ in range(DRAWS)]
+            return 2**0.5 * torch.stack(values).std(0)
+        other = session.run(run.numbers)
+        moved_BN = (attributed(other, m, options).scores_BN - scores_BN) * run.keep_BN
+        run.setup_forwards += math.ceil(other.forwards_B.sum())
+        return (moved_BN.square().sum(1) / run.keep_BN.sum(1)).sqrt()
+    return None
 
 
 def _warnings(scores: Array, padding_share: float, streams: list[str], units: Units) -> list[str]:
@@ -367,6 +393,14 @@ def _attributed(session: Session, run: Run, m: Method, options: dict[str, Any], 
     chosen = options.get("hold") or options.get("keep_special", True) not in (True, False)  # units that always stay
     if "perturbation" in m.needs and not chosen:
         require_moved(run, m.name, attribution.scores_BN)
+    if (moved_B := _rounding(session, run, m, options, attribution.scores_BN)) is not None:
+        known_BN = 0 if attribution.errors_BN is None else attribution.errors_BN.square()
+        attribution.errors_BN = (known_BN + moved_B[:, None].square()).sqrt().expand_as(attribution.scores_BN)
+        largest = attribution.scores_BN.abs().amax(1).tolist()
+        each = zip(attribution.warnings or [[] for _ in largest], moved_B.tolist(), largest, strict=True)
+        attribution.warnings = [
+            [*said, ROUNDED.format(moved, high)] if moved > LARGE_FLOOR * high else said for said, moved, high in each
+        ]
     return attribution
 
 

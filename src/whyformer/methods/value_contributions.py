@@ -22,7 +22,6 @@ from whyformer.registry import method, one_forward
 from whyformer.results.types import Site, Units
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BHKE, BHQK, BQ, BQE, BQK, AnyBQK, Array
-from whyformer.study.interference import rounding_step
 
 # Contribution of each token to each position in a layer: the vectors of the norm-based methods.
 #
@@ -330,11 +329,6 @@ def proximity(parts: Contributions, output_BQE: Tensor, order: int) -> BQK:
 
 
 Distance = Callable[[Tensor, Tensor], Tensor]
-COARSE = 1e-5  # steps of numbers that are no float32's
-NOISY = (
-    "rounding in half precision is about {:.0%} of the mean change of the block's output at {}: scores are off by as "
-    "much. Load the model in float32."
-)
 
 
 @method(
@@ -382,7 +376,7 @@ def distances(run: Run, distance: str | Distance = "cosine") -> list[AnyBQK]:
     measure, tolerance = (partial(_own, distance), 0.0) if callable(distance) else DISTANCES[distance]
     anatomy = run.anatomy()
     finishes = [Finish(site, block) for site, block in anatomy.layers]  # raises for blocks that cannot be run again
-    layers, step = [], rounding_step(run.modality.model, run.logits)
+    layers = []
     for site, finish in zip(anatomy.record.sites, run.track(finishes, "value zeroing"), strict=True):
         changes = lifted(site.attention_BHQK).new_zeros(site.attention_BHQK[:, 0].shape)
         length = 0.0
@@ -401,9 +395,6 @@ def distances(run: Run, distance: str | Distance = "cosine") -> list[AnyBQK]:
                 "so there are no scores. The output projection or the values of this layer are zero, or too small "
                 "for this precision compared with the residual stream. Try float32."
             )
-        mean = float(changes[changes > 0].mean())
-        if distance == "cosine" and COARSE < step and step**2 / 24 > 0.05 * mean:  # of two vectors that are rounded
-            run.notes.add(NOISY.format(step**2 / 24 / mean, site.path))
         layers.append(changes)
     return layers
 

@@ -158,7 +158,7 @@ class Hop:
 class Cost:
     """The cost of one explanation. Passes are counted per input; other work as forwards with as many multiply-adds.
 
-    ``setup_forwards``: all that were spent once per model, for all inputs of the call together.
+    ``setup_forwards``: of checks, for all inputs of the call together: once per model, and how half precision rounds.
 
     ``peak_bytes``: the peak memory above what was in use before, for the whole batch (measured by loan/spread.py).
     """

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from whyformer.capture.roles import Rewrite
 from whyformer.errors import CaptureError, MixedInputs, NotOffered, WhyformerError
@@ -334,6 +335,21 @@ def rounding_step(model: nn.Module, logits: Tensor) -> float:
     step = max((torch.finfo(t).eps for t in types if t.is_floating_point and t.itemsize > 1), default=0.0)
     # What users allow torch to round to inside matrix products, whatever the weights are.
     return max(step, PRODUCTS.get(torch.get_float32_matmul_precision(), 0.0))
+
+
+class Rerounded(TorchDispatchMode):
+    """Inside ``with``: products are moved by up to half a (relative) step at random, as rounding moves them."""
+
+    def __init__(self, device: torch.device, step: float) -> None:
+        super().__init__()
+        self.step, self.generator = step, torch.Generator(device).manual_seed(0)
+
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in {"mm", "bmm", "addmm", "baddbmm"}:
+            share = torch.rand(out.shape, generator=self.generator, device=out.device) - 0.5
+            out = (out * (1 + self.step * share)).to(out.dtype)
+        return out
 
 
 def rounding(model: nn.Module, logits: Tensor) -> float:
