@@ -145,20 +145,35 @@ def test_which_columns_are_known_is_a_feature() -> None:
 
 
 class Shrunk(nn.Module):
-    """Patches of an image, every second of which is kept."""
+    """Patches of an image, every second of which is kept, or the largest of four; and a category of the whole image."""
 
-    def __init__(self) -> None:
+    def __init__(self, pools: bool) -> None:
         super().__init__()
-        self.patches, self.head = nn.Conv2d(3, 8, 4, 4), nn.Linear(8, 3)
-        self.layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+        self.patches, self.site, self.head = nn.Conv2d(3, 8, 4, 4), nn.Embedding(5, 8), nn.Linear(8, 3)
+        self.layer, self.pools = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), pools
 
-    def forward(self, pixel_values: Tensor) -> Tensor:
-        return self.head(self.layer(self.patches(pixel_values).flatten(2).mT[:, ::2]).mean(1))
+    def forward(self, pixel_values: Tensor, site: Tensor) -> Tensor:
+        h = self.patches(pixel_values)
+        h = nn.functional.max_pool2d(h, 2).flatten(2).mT if self.pools else h.flatten(2).mT[:, ::2]
+        return self.head(self.layer(h).mean(1) + self.site(site))
 
 
 def test_patches_are_those_of_the_model_where_it_attends_over_fewer() -> None:
-    model, image = seeded(Shrunk), torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    (found,) = wf.explain(model, {"pixel_values": image}, method="occlusion")
+    image = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    inputs: dict[str, Any] = {"pixel_values": image[..., :8, :8], "site": torch.tensor([3])}
+    (found,) = wf.explain(seeded(lambda: Shrunk(False)), inputs, method="occlusion")
     assert found.units.grid == (2, 2) and (found.scores != 0).tolist() == [True, False, True, False]
+    assert "depends on site, which is not scored" in " ".join(found.warnings)
     with pytest.raises(NotOverUnits, match="2 positions of 4 tokens or patches"):
-        wf.explain(model, {"pixel_values": image}, method="generic_attention")
+        wf.explain(seeded(lambda: Shrunk(False)), inputs, method="generic_attention")
+    (pooled,) = wf.explain(seeded(lambda: Shrunk(True)), inputs | {"pixel_values": image}, method="generic_attention")
+    assert pooled.units.grid == (2, 2)
+
+
+def test_truth_values_of_tokens_that_no_unit_stands_for_are_named() -> None:
+    class Marked(Odd):
+        def forward(self, ids: Tensor, is_upper: Tensor) -> Tensor:
+            return self.head(self.layer(self.embed(ids) + is_upper[..., None] * self.queries[:, :1]).mean(1))
+
+    for found in wf.explain(seeded(lambda: Marked("")), {"ids": IDS, "is_upper": IDS > 10}, method="occlusion"):
+        assert "depends on is_upper, which is not scored" in " ".join(found.warnings)

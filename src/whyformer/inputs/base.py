@@ -221,9 +221,7 @@ class Modality(ABC):
         codes = batch.tensors[self.main].is_floating_point()  # ids beside ids describe the same words (boxes, segments)
         tensors = {k: v for k, v in batch.tensors.items() if k != self.main}
         numbers = {k: v for k, v in tensors.items() if v.dtype != torch.bool or are_flags(k, batch.tensors)}
-        others = [
-            k for k, v in numbers.items() if v.is_floating_point() or v.dtype == torch.bool or (codes and v.ndim > 1)
-        ]
+        others = [k for k, v in numbers.items() if codes or v.is_floating_point() or v.dtype == torch.bool]
         return {name: (name, ...) for name in [*(k for k in others if "mask" not in k), *self.unscored]}
 
     def picture(self, batch: Batch, row: int) -> str | None:

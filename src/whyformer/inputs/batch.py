@@ -272,12 +272,17 @@ class Placed(Protocol):
     def units(self) -> list[Units]: ...
 
 
+def names_mask(name: str) -> bool:
+    """Return whether an argument is called like a mask."""
+    return any(word in name for word in ("mask", "pad", "valid", "keep"))
+
+
 def are_flags(name: str, tensors: Mapping[str, Tensor]) -> bool:
     """Return whether an argument holds truth values of a row: those of a mask are as many as a sequence's positions."""
     sequences = [t for k, t in tensors.items() if k != name and (t.ndim == 3 or not t.is_floating_point())]
     flags, lengths = tensors[name], [t.shape[1] for t in sequences if t.ndim in (2, 3)]
-    own = flags.ndim == 1 or (flags.ndim == 2 and flags.shape[1] not in lengths and "pad" not in name)
-    return flags.dtype is torch.bool and own and "mask" not in name
+    own = flags.ndim == 1 or (flags.ndim == 2 and flags.shape[1] not in lengths)
+    return flags.dtype is torch.bool and own and not names_mask(name)
 
 
 def shifted(values: Tensor) -> Tensor:

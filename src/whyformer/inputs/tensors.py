@@ -23,6 +23,7 @@ from whyformer.inputs.batch import (
     SamplePool,
     are_flags,
     are_tensors,
+    names_mask,
     require_shown,
     shifted,
 )
@@ -120,8 +121,8 @@ def sequences_of(modality: Modality, inputs: Any) -> Sequences | None:
         one = Modality.adopt(modality, inputs).select([0])
     except WhyformerError:  # raised again, in context, when the inputs are adopted
         return None
-    numbers = {k: v for k, v in one.tensors.items() if not v.is_floating_point() and v.dtype != torch.bool}
-    numbers = {k: v for k, v in numbers.items() if "mask" not in k and k not in DESCRIBE}
+    numbers = {k: v for k, v in one.tensors.items() if not v.is_floating_point() and "mask" not in k}
+    numbers = {k: v for k, v in numbers.items() if k not in DESCRIBE and (v.dtype != torch.bool or not names_mask(k))}
     if len(numbers) < 2:
         return None
     key = "sequences", tuple((k, v.ndim) for k, v in one.tensors.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from math import ceil, floor
 
 import torch
 from torch import Tensor
@@ -155,7 +156,7 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
     if first_BHKD is None:
         return study
     count = 0 if grid is None or not modality.pixels or sites[0].windows > 1 else grid[0] * grid[1]
-    if sites[0].keys < count != sites[0].queries:
+    if sites[0].keys < count != sites[0].queries and not _is_pooled(grid, sites[0].keys):
         return Study(grid=grid, input_length=length).refused(_fewer(sites[0], count))
     modality.locate(one, sites[0].keys, run.vectors)
     if not study.one_stream:
@@ -212,6 +213,13 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
     elsewhere = misplaced(run, first_BHKD, front, grid, survey.reorders)
     # Where the positions depend on the content, the model's own tokens have no place among the units either.
     return study if elsewhere is None else study.refused(elsewhere, front=None if survey.sorts else front)
+
+
+def _is_pooled(grid: tuple[int, int] | None, keys: int) -> bool:
+    """Whether there are as many positions, and at most one more, as a smaller grid with the same proportions."""
+    assert grid is not None
+    sizes = {round_(grid[0] / k) * round_(grid[1] / k) for k in range(2, min(grid) + 1) for round_ in (floor, ceil)}
+    return keys > 3 and not sizes.isdisjoint({keys, keys - 1})
 
 
 def _fewer(site: readouts.SiteFacts, count: int) -> NotOverUnits:
