@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, overload
 
@@ -303,6 +304,10 @@ class CoreExplainer(LoadedModel):
                     for _, by_method in session.each(measure, label="explaining", what=what, beside=beside):
                         for name, explanations in by_method.items():
                             results[name] += explanations
+                setup = {"setup_forwards": session.setup_forwards}  # of all parts: the first ones did not know it
+                for made in results.values():
+                    if any(e.cost.setup_forwards != session.setup_forwards for e in made):
+                        made[:] = [e.replace(cost=replace(e.cost, **setup)) for e in made]
             except (NotOffered, CaptureError) as refusal:
                 if self.advises and session is not None:
                     advise(refusal, session, [m.name for m in chosen])

@@ -232,6 +232,18 @@ def test_the_first_call_adds_a_few_passes(name: str, method: str) -> None:
             assert name != "bert" or setup + found[0].cost.backwards <= 8
 
 
+@pytest.mark.parametrize("batch_size", [None, 1])
+@pytest.mark.parametrize("method", [name for name, m in wf.list_methods().items() if not m.works] + ["auto"])
+def test_every_row_of_a_call_is_in_its_cost(method: str, batch_size: int | None) -> None:
+    name = "vit" if method == "vit_cx" else "bert"
+    model, how = CASES[name].build("eager"), {"integrated_gradients": {"steps": 3}}.get(method, {})
+    with counted(model) as calls:
+        for _ in range(2):
+            found = wf.explain(model, CASES[name].inputs(), method=method, target=0, batch_size=batch_size, **how)
+            assert {e.cost.setup_forwards + sum(each.cost.forwards for each in found) for e in found} == {sum(calls)}
+            calls.clear()
+
+
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_the_memory_of_a_study_does_not_grow_with_depth(implementation: str) -> None:
     def peak(layers: int, run: Callable[[nn.Module], object]) -> int:
