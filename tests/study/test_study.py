@@ -309,6 +309,8 @@ class ByContent(nn.Module):
                 states = torch.where(gate, states + states.roll(1, 1), states)
             elif self.how == "relu":
                 states = states + (gate * 2.0 - 1).relu().expand_as(states) * states.flip(1)
+            elif self.how == "end":
+                states = torch.cat([states[:, :1] + states[:, -1:], states[:, 1:]], 1)
             elif self.how == "branch" and bool(gate.any()):
                 states = states + states.mean(1, keepdim=True)
             elif self.how == "exit" and bool((states[..., 0].amax(1) > 1.0).all()):
@@ -327,6 +329,12 @@ def test_a_leak_on_some_inputs_is_seen_on_these_whatever_came_first(how: str, le
         for inputs in (opened, torch.cat([closed, opened])):
             with pytest.raises(PartlyCaptured, match="exchange information"):
                 explainer.explain({"input_ids": inputs}, method="raw_attention", target=0)
+
+
+def test_a_leak_from_the_last_position_to_the_one_that_is_read() -> None:
+    ids = torch.tensor([[9, 4, 12, 33, 8, 21]])
+    with pytest.raises(PartlyCaptured, match="exchange information"):
+        wf.explain(ByContent("end").eval(), {"input_ids": ids}, method="raw_attention", target=0)
 
 
 @pytest.mark.parametrize("method", ["attention_rollout", "generic_attention", "occlusion"])

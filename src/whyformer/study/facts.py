@@ -112,11 +112,12 @@ class Leak:
 
 @dataclass(frozen=True)
 class Probe:
-    """One position to disturb at one attention call, and the positions that may change with it."""
+    """One position to disturb at one attention call (or several), and the positions that may change with it."""
 
     site: int
     position: int
     heard: Mapping[int, Set[int]]  # by number of positions: those that may change; of all others none
+    also: tuple[int, ...] = ()  # further positions that are disturbed
 
 
 def leak_of(run: Passes, sites: int, real: Tensor, read: Set[int] | None, extra: int) -> Leak:
@@ -140,6 +141,12 @@ def leak_of(run: Passes, sites: int, real: Tensor, read: Set[int] | None, extra:
         return _marks(forward, _Isolate(run.names, {length}, probe, strength=strength, last=sites))
 
     plain = _marks(run, _Isolate(run.names, {length}, last=sites))
+    if len(several := _several(positions)) > 1:  # a leak may begin at few positions
+        crowd = Probe(0, several[0], {length: {*several}}, several[1:])
+        together = _marks(run, _Isolate(run.names, {length}, crowd, last=sites))
+        leak = _compared(plain, together, crowd)[0]
+        if leak.found and together.way == plain.way:
+            return leak
     strong = changed(1.0)
     leak = _verdict(plain, strong, changed, probe)
     if leak.found or not others or _moved(plain, strong) <= ROUNDING:
@@ -151,6 +158,11 @@ def leak_of(run: Passes, sites: int, real: Tensor, read: Set[int] | None, extra:
         return leak
     again = _marks(run, _Isolate(run.names, {length}))  # a model may answer differently each time
     return leak if _moved(plain, again) > ROUNDING else Leak(amounts[0], "the output", len(plain))
+
+
+def _several(positions: list[int]) -> tuple[int, ...]:
+    """Return the last position and about half of the others, without a period, and without the first, its mirror."""
+    return (*(p for k, p in enumerate(positions[1:-1]) if k * 0.618 % 1 < 0.5), positions[-1])
 
 
 def _moved(plain: Marks, changed: Marks) -> float:
@@ -255,9 +267,9 @@ class _Isolate(Outline):
             self.prints.add(value[0].transpose(0, 1).flatten(1))
         probe = self.probe
         if probe is not None and index == probe.site and probe.position < keys:
-            changed = value.clone()
-            value_HD = changed[0, :, probe.position]  # of windows, in the first one
-            changed[0, :, probe.position] = value_HD.lerp(value_HD * -1.5 + 0.5, self.strength)
+            changed, places = value.clone(), [p for p in (probe.position, *probe.also) if p < keys]
+            value_HPD = changed[0, :, places]  # of windows, in the first one
+            changed[0, :, places] = value_HPD.lerp(value_HPD * -1.5 + 0.5, self.strength)
             site.value_BHKD = changed
 
 
