@@ -354,7 +354,7 @@ class Examined:
                 detail = f"not scored: {gone}; {count} units of {expected}: {e.units.labels[:9]}"
                 self.note(name, "units", not gone, said, detail, "|".join(rf"\b{g}\b" for g in gone[:1]))
                 return
-        own = said if all(label.startswith("position ") for label in e.units.labels) else ()  # the model's own making
+        own = said if all(label.startswith(("position ", "[query ")) for label in e.units.labels) else ()
         self.note(name, "units", False, own, f"{count} units instead of {expected}: {e.units.labels[:9]}", "not scored")
 
     def equal(self, name: str, e: Any, scores: np.ndarray, said: Sequence[str]) -> None:

@@ -62,6 +62,35 @@ def test_what_depends_on_content_is_that_of_each_input_alone(build: Any, method:
         np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
 
 
+class LastOfAll(nn.Module):
+    """The head reads the last position, padding or not; places are few, so inputs cannot be made longer."""
+
+    def __init__(self, places: int) -> None:
+        super().__init__()
+        self.embed, self.place, self.head = nn.Embedding(20, 8), nn.Parameter(torch.randn(places, 8)), nn.Linear(8, 3)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+
+    def forward(self, ids: Tensor, attention_mask: Tensor) -> Tensor:
+        h = self.embed(ids) + self.place[: ids.shape[1]]
+        return self.head(self.layer(h, src_key_padding_mask=attention_mask == 0)[:, -1])
+
+
+@pytest.mark.parametrize("places", [5, 9])
+@pytest.mark.parametrize("method", ["occlusion", "generic_attention"])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_head_that_reads_padding_is_refused_whatever_came_before(
+    places: int, method: str, order: tuple[int, int]
+) -> None:
+    model, ids = seeded(lambda: LastOfAll(places)), torch.tensor([[14, 8, 19, 14, 11], [10, 8, 5, 0, 0]])
+    for row in order:
+        one = {"ids": ids[row : row + 1], "attention_mask": (ids[row : row + 1] > 0).long()}
+        if row:
+            with pytest.raises(CaptureError, match="is padding here"):
+                wf.explain(model, one, method=method)
+        else:
+            assert wf.explain(model, one, method=method)[0].scores.any()
+
+
 class SortedIds(nn.Module):
     """Ids of words and floats beside them: the words are sorted by their vectors, and mixed where mixing is asked."""
 

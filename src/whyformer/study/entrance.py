@@ -135,17 +135,21 @@ def require_real_rows(modality: Modality, batch: Batch, keep_BN: Tensor, study: 
         raise ReadsPadding(*study.trouble.args)
     if not study.plain or study.readout is None:
         return 0
-    # The first row or the first real one? An input without padding does not tell. Asked once per model.
+    # The first row or the first real one? An input without padding does not tell. Asked once per model; where
+    # rows are looked up, of each input.
     first, last, facts = study.readout.kind != "last", study.sites[-1], known_about(modality.model)
-    padded = (~keep_BN[:, 0 if first else -1]).nonzero()[:, 0].tolist()
-    asked = ("reads real rows", first)
-    if not padded or asked in facts or study.readout.kind in {"mean", "rows"} or last.queries != last.keys:
+    each, asked = study.readout.looked_up(modality.lengths_vary), ("reads real rows", first)
+    padded = (~keep_BN.all(1) if each else ~keep_BN[:, 0 if first else -1]).nonzero()[:, 0].tolist()
+    known = asked in facts or study.readout.kind in {"mean", "rows"}
+    if not padded or (known and not each) or last.queries != last.keys:
         return 0
-    rows = readout_rows(Passes(modality, batch.select(padded[:1])), len(study.sites) - 1).rows
-    if rows and not keep_BN[padded[0], rows].any():
-        raise reads_padding(rows[0], first)
-    facts[asked] = True
-    return 1
+    padded = padded if each else padded[:1]
+    for row in padded:
+        rows = readout_rows(Passes(modality, batch.select([row])), len(study.sites) - 1).rows
+        if rows and not keep_BN[row, rows].any():
+            raise reads_padding(rows[0], rows[0] < int(keep_BN[row].int().argmax()))
+    facts |= {} if each else {asked: True}
+    return len(padded)
 
 
 MANY = 64  # columns, of which a part is changed

@@ -22,6 +22,7 @@ from whyformer.loan.spread import heads_elsewhere
 from whyformer.study import readout as readouts
 from whyformer.study.dataflow import MarkingSurvey, trace
 from whyformer.study.entrance import (
+    ReadsPadding,
     in_parts,
     misplaced,
     misplaced_in_streams,
@@ -381,7 +382,7 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
         study = replace(study, notes=(*study.notes, SINGLY))
     # A single position teaches nothing about rows; what fails on a few may work on more (a head that skips both ends).
     short = study.trouble is not None and modality.lengths_vary and study.input_length < FEW
-    if study.input_length > 1 and not short:
+    if study.input_length > 1 and not short and not isinstance(study.trouble, ReadsPadding):  # of this input alone
         facts[key] = study
         if study.by_content:
             facts[CONTENT, id(modality.model), key] = {name: tensor.clone() for name, tensor in batch.tensors.items()}
