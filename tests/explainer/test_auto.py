@@ -153,7 +153,7 @@ def test_passes_are_for_methods_that_have_them(sentiment: wf.Explainer) -> None:
 
 
 def test_the_estimate_is_of_what_would_run(sentiment: wf.Explainer) -> None:
-    assert str(sentiment.estimate(SHORT)).startswith("two_ended: 28 forwards + 0 backwards")
+    assert str(sentiment.estimate(SHORT)).startswith("two_ended: at most 28 forwards + 0 backwards")
     assert sentiment.estimate(SHORT, passes=3).method == "value_x_gradient"
     for text in (SHORT, LONG):
         told, found = sentiment.estimate(text), sentiment.explain(text)
