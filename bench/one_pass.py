@@ -16,8 +16,6 @@ The integrals of Beyond Intuition and of transition attention maps take ``STEPS`
 from __future__ import annotations
 
 import argparse
-import io
-import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,18 +29,17 @@ from torch.overrides import TorchFunctionMode
 
 import whyformer as wf
 from bench.frontier.claims import difference
-from bench.frontier.subject import SHARES, Array, Row
+from bench.frontier.image import shipped
+from bench.frontier.subject import Array, Row
 from bench.frontier.text import Sentences, read_sentences
 from bench.known_truth.scoring import VARIANTS
 from bench.timing import machine
 from whyformer.capture.lrp.changed_gradients import GradientRules
-from whyformer.demo import load_pets, load_sentiment
-from whyformer.engines.perturbation.players import only_top, without_top
+from whyformer.demo import load_sentiment
 
 STEPS = 8
 BASE = "generic_attention"
 METHODS = ["value_x_gradient", "grad_sam(reduce=key)", "cp_lrp", "attn_lrp", "random"]  # beside it
-PATCHES = 16, 8  # patches per side, pixels per side of a patch
 
 
 # One pass of a BERT or ViT of transformers with written-out attention: everything that the formulas need.
@@ -254,65 +251,15 @@ def passes_of(name: str) -> tuple[int, int]:
     return (1 + STEPS, 1 + STEPS) if name in INTEGRALS else (1, int(name != "random"))
 
 
-def pictures(path: Path, count: int) -> list[Any]:
-    """Photos from a folder or a tar file, drawn with a seed."""
-    from PIL import Image
-
-    if path.is_dir():
-        files: list[Any] = sorted(p for p in path.rglob("*.jpg"))
-    else:
-        archive = tarfile.open(path)
-        files = sorted((m for m in archive.getmembers() if m.name.endswith(".jpg")), key=lambda m: m.name)
-    drawn = [files[i] for i in np.random.default_rng(0).permutation(len(files))[:count]]
-    contents = [p.read_bytes() for p in drawn] if path.is_dir() else [_content(archive, m) for m in drawn]
-    return [Image.open(io.BytesIO(content)).convert("RGB") for content in contents]
-
-
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = archive.extractfile(member)
-    assert file is not None
-    return file.read()
-
-
-def with_patches(image_CXY: Tensor, present_VP: Array) -> Tensor:
-    """(V, C, X, Y) variants of a picture in which only these patches are there, the others in its mean colour."""
-    side, pixels = PATCHES
-    mask = torch.from_numpy(present_VP).view(-1, 1, side, side).float().to(image_CXY.device)
-    mask = mask.repeat_interleave(pixels, 2).repeat_interleave(pixels, 3)
-    return image_CXY * mask + image_CXY.mean((1, 2), keepdim=True) * (1 - mask)
-
-
-@torch.no_grad()
-def judged_photo(model: Any, image_CXY: Tensor, index: int, scores_N: Array) -> tuple[float, float]:
-    """Comprehensiveness and sufficiency; the scores of the patches are the last ones."""
-    scores_P = scores_N[-(PATCHES[0] ** 2) :]
-    whole = np.ones((1, len(scores_P)), bool)
-    present = np.concatenate([whole, without_top(scores_P, SHARES), only_top(scores_P, SHARES)])
-    probability = model(pixel_values=with_patches(image_CXY, present)).logits.softmax(-1)[:, index].cpu().numpy()
-    falls = probability[0] - probability[1:].reshape(2, len(SHARES)).mean(1)
-    return float(falls[0]), float(falls[1])
-
-
 def photos(path: Path, count: int, methods: Sequence[str], names: Sequence[str], device: str) -> list[Row]:
-    model, processor = load_pets()
-    model = plain(model.float().to(device))
-    explainer, images = wf.Explainer(model, processor), pictures(path, count)
-    values: dict[str, list[tuple[float, float]]] = {}
-    costs: dict[str, list[tuple[float, float]]] = {}
-    for number, image in enumerate(images):
-        pixels = processor(image, return_tensors="pt")["pixel_values"].to(device)
-        with torch.no_grad():
-            index = int(model(pixel_values=pixels).logits[0].argmax())
-        explained = {}
-        for name in methods:
-            method, how = asked_as(name)
-            found = explainer.explain(image, method=method, seed=number, **how)
-            explained[name] = found.scores
-            costs.setdefault(name, []).append((found.cost.forwards, found.cost.backwards))
-        for name, scores in (explained | scores_of(model, {"pixel_values": pixels}, index, names)).items():
-            values.setdefault(name, []).append(judged_photo(model, pixels[0], index, scores))
-    passes = {name: np.mean(each, 0).tolist() for name, each in costs.items()}
-    return [Row(name, *passes.get(name, passes_of(name)), np.array(each)) for name, each in values.items()]
+    judge = shipped("pets", count, path, device)
+    model = plain(judge.model)
+    rows = [judge.of_method(name, *asked_as(name)) for name in methods]
+    collected: dict[str, list[Array]] = {}
+    for pixels, index in zip(judge.pixels, judge.classes, strict=True):
+        for name, scores in scores_of(model, {"pixel_values": pixels}, index, names).items():
+            collected.setdefault(name, []).append(scores[-(judge.side**2) :])
+    return rows + [judge.row(name, scores, *passes_of(name)) for name, scores in collected.items()]
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -4,12 +4,14 @@
                              [--data dev.tsv] [--model FOLDER] [--rows adult.csv] [--photos pets.tar]
                              [--learn 12800 96000] [--learn-from train.tsv] [--cache models] [--device cuda]
                              [--out frontier] [--resume]
+    python -m bench.frontier --budgets --part text --data dev.tsv     # the default beside all, within the same passes
     python -m bench.frontier --out frontier --picture docs/images     # draws what a run has written
 
 text: the shipped sentiment model, on sentences from templates, or (--data) on lines of ``sentence<TAB>label`` or
 reviews (csv.xz, columns review and sentiment), cut to 128 tokens; or a classifier of yours (--model, a folder of
 transformers; ``python -m bench.finetune`` makes such).
 image: a ViT of six layers, trained here on textures (or --photos) whose class is decided by a planted stamp.
+pets, textures: the shipped ViTs, on --photos.
 table: the shipped FT-Transformer on its 40 rows of census data, or (--rows) on some of a file.
 language: a Llama of six layers, trained here on stories of facts; over tokens, and over sentences.
 
@@ -33,14 +35,14 @@ from pathlib import Path
 
 import torch
 
-from bench.frontier import image, language, rows, text
+from bench.frontier import budgets, image, language, rows, text
 from bench.frontier.claims import ahead_of_reference, claims, from_saved, learned_over, table
 from bench.frontier.contenders import ON_REQUEST, Contenders
 from bench.frontier.subject import Row, Subject
 from bench.timing import machine
 from whyformer.errors import WhyformerError
 
-PARTS = ("text", "image", "table", "language")
+PARTS = ("text", "image", "table", "language", "pets", "textures")
 CACHE = Path(tempfile.gettempdir()) / "whyformer-frontier"
 
 
@@ -52,6 +54,8 @@ def subjects(part: str, options: argparse.Namespace) -> Iterator[tuple[Subject, 
         yield image.subject(count, seed, options.cache, options.photos, device), image.contenders()
     elif part == "table":
         yield rows.subject(count, device, options.rows, seed), rows.contenders()
+    elif part in image.SHIPPED:
+        yield image.shipped(part, count, options.photos, device), image.contenders()
     else:
         tokens, sentences = language.subjects(count, seed, options.cache, device)
         yield tokens, language.contenders_of_tokens()
@@ -127,7 +131,8 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.frontier", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS[:4]))
+    parser.add_argument("--budgets", action="store_true", help="the default at four budgets, beside all others")
     parser.add_argument("--inputs", type=int, default=60, help="per part; the table has 40")
     parser.add_argument("--methods", nargs="+", help="rows to measure, instead of all; 'shap 256' and its like only so")
     parser.add_argument("--data", type=Path, help="sentences for the text part")
@@ -143,6 +148,8 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="measure only what --out does not have yet")
     parser.add_argument("--picture", type=Path, help="folder: draw what --out has, and measure nothing")
     options = parser.parse_args(given)
+    if options.photos is None and any(part in image.SHIPPED for part in options.part):
+        parser.error(f"{' and '.join(image.SHIPPED)} need --photos")
     if options.out is None and (options.resume or options.picture is not None):
         parser.error("--resume and --picture need the --out of the run that has measured")
     return options
@@ -163,13 +170,16 @@ def main(given: list[str] | None = None) -> int:
     for part in options.part:
         for subject, contenders in subjects(part, options):
             print(f"\n{subject.name}: {subject.made_of}", flush=True)
-            names = [n for n in contenders if wanted(n, options.methods)]
+            among = budgets.contenders(subject.masking) if options.budgets else contenders
+            names = [n for n in among if wanted(n, options.methods)]
             path = None if options.out is None else file_of(options.out, subject.name)
             if path is not None and path.exists() and not options.resume:
                 path.unlink()
-            done = measured(subject, contenders, names, path, options.device)
+            done = measured(subject, among, names, path, options.device)
             more = learned(subject, options.learn, options.seed)  # last: guide="auto" takes a learned one
             report(subject, done | measured(subject, more, list(more), path, options.device))
+            if options.budgets:
+                print("\n".join(["", *budgets.cells(done)]), flush=True)
     return 0
 
 

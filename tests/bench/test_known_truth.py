@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import whyformer as wf
 from bench.frontier.__main__ import main as frontier
 from bench.frontier.claims import from_saved
+from bench.frontier.image import shipped
 from bench.frontier.language import Tokens, WholeSentences
 from bench.frontier.picture import draw
 from bench.frontier.planted import Trained
@@ -191,3 +192,26 @@ def test_the_command_in_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     frontier([*how, "--resume"])
     assert " s  | two_ended" not in capsys.readouterr().out, "what is there is not measured again"
     assert draw(stored, tmp_path / "frontier_text.png").stat().st_size > 10_000
+    few = ["auto, 3 passes", "attn_lrp", "random", "two_ended"]
+    frontier(["--budgets", "--part", "text", "--data", str(data), "--inputs", "3", "--methods", *few])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| 3 | 3 |")]
+    assert line.count("attn_lrp") == 2 and line.endswith("| none |"), "two_ended takes more; the default is attn_lrp"
+
+
+def test_photos_are_masked_with_their_mean_colour(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for number, colour in enumerate(("red", "navy")):
+        Image.new("RGB", (128, 128), colour).save(tmp_path / f"{number}.jpg", quality=95)
+    judge = shipped("pets", 2, tmp_path)
+    assert judge.scores_P(0, judge.explained("random", {})[0]).shape == (256,)
+    nothing = np.zeros((1, 256), bool)
+    assert judge.values(0, nothing) == pytest.approx(judge.values(0, ~nothing), abs=1e-4), "of one colour"
+    split = judge.pixels[0].clone()
+    split[..., :64] += 1
+    judge.pixels[0] = split
+    left = np.tile(np.arange(16) < 8, 16)[None]
+    shown = split.clone()
+    shown[..., 64:] = split.mean((2, 3), keepdim=True)
+    want = judge.logits(shown).softmax(-1)[0, judge.classes[0]]
+    assert judge.values(0, left)[0] == pytest.approx(float(want), abs=1e-6)
