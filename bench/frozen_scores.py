@@ -33,7 +33,8 @@ def explained(case: Case, method: str) -> dict[str, np.ndarray]:
     model = case.build(case.implementations[0])
     target = TARGETS.get(case.name, 1)
     try:
-        explanations = wf.explain(model, case.inputs(), method=method, target=target, **QUICK.get(method, {}))
+        how = {"method": method, "target": target, "scalar": "logit", **QUICK.get(method, {})}
+        explanations = wf.explain(model, case.inputs(), **how)
     except WhyformerError as refusal:
         return {"refused": np.array(type(refusal).__name__)}
     except (RuntimeError, TypeError, ValueError) as error:

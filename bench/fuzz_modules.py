@@ -281,7 +281,7 @@ class Examined:
         inputs = {name: tensor[list(rows)] for name, tensor in self.case.inputs.items()}
         name = f"{method or 'default'}{''.join(f', {k}={v}' for k, v in options.items())}"
         try:
-            return list(wf.explain(model, inputs, method=method, **options))
+            return list(wf.explain(model, inputs, method=method, scalar="logit", **options))
         except wf.errors.WhyformerError as error:
             self.comparisons.append(Comparison(name, "runs", "refused", f"{type(error).__name__}: {error}"))
         except Exception as error:

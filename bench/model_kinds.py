@@ -128,7 +128,7 @@ def cell(kind: Kind, model: nn.Module, twin: nn.Module, method: str) -> str:
     options: dict[str, Any] = {"replace": baseline} if method == "occlusion" and (baseline := _baseline(kind)) else {}
     target = TARGET if kind.rowwise else None
     try:
-        explained = wf.explain(model, inputs, method=method, target=target, progress=False, **options)
+        explained = wf.explain(model, inputs, method=method, target=target, scalar="logit", progress=False, **options)
     except WhyformerError as refusal:
         return f"refused: {short(str(refusal))}"
     except Exception as error:  # of torch, transformers or Python: it should have been one of ours

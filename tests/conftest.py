@@ -36,6 +36,12 @@ install_import_hook(FORMULAS, "tests.conftest.held")
 # of pages, commands and searches would say nothing new, and takes a tenth of the time of a method.
 HELD = ("tests/methods/", "tests/engines/", "tests/tables/", "tests/heads/", "tests/test_")
 
+# Papers, twins and authors explain the logit itself: in these tests, that is what is explained unless they say more.
+OF_LOGITS = (
+    *("tests/methods/", "tests/engines/", "tests/study/", "tests/inputs/", "tests/tables/", "tests/explainer/"),
+    *("tests/language/", "tests/test_golden", "tests/test_families", "tests/test_stream_contracts", "tests/test_loan"),
+)
+
 # The shap package compiles a few functions with numba, for many seconds in every process; each is called a few times
 # here, on ten players. As Python they do the same at once.
 os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
@@ -110,6 +116,19 @@ def process_state_is_restored() -> Iterator[None]:
     from tests.support.process_state import restored
 
     with restored():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def logits_are_explained(request: pytest.FixtureRequest) -> Iterator[None]:
+    from whyformer.explainer import CoreExplainer
+    from whyformer.tables.global_explanation import explain_global
+    from whyformer.tables.in_context import explain_in_context
+
+    with pytest.MonkeyPatch.context() as patch:
+        for verb in (CoreExplainer.explain, explain_global, explain_in_context):
+            if request.node.nodeid.startswith(OF_LOGITS):
+                patch.setitem(vars(verb)["__wrapped__"].__kwdefaults__, "scalar", "logit")
         yield
 
 

@@ -100,7 +100,7 @@ def check_result(batch: list[wf.Explanation], entry: Method) -> None:
         declared = entry.cost(len(scores), **options)
         assert entry.works or counted == declared or (entry.at_most and max(np.subtract(counted, declared)) <= 0)
         assert explanation.target.index == 1
-        assert explanation.scalar == options.get("score", "logit")  # vit_cx is of the probability, and says so
+        assert explanation.scalar == options.get("score", "centred")  # vit_cx is of the probability, and says so
 
 
 class Counted(TorchDispatchMode):

@@ -104,7 +104,14 @@ def games(count: int) -> Iterator[tuple[str, Array]]:
 def ours(values_C: Array, budget: int, algorithm: str, seed: int, pairs: int = 0) -> Any:
     """Explain the row in which every feature is present."""
     features = int(np.log2(len(values_C)))
-    how: dict[str, Any] = {"method": "shap", "target": 0, "seed": seed, "progress": False, "batch_size": 4096}
+    how: dict[str, Any] = {
+        "method": "shap",
+        "target": 0,
+        "scalar": "logit",
+        "seed": seed,
+        "progress": False,
+        "batch_size": 4096,
+    }
     how |= {"algorithm": algorithm, "evaluations": budget - 2, "interactions": pairs}
     return wf.explain(Lookup(values_C), torch.ones(1, features), **how)[0]
 

@@ -105,7 +105,7 @@ def method_class(name: str) -> type:
             self.targets = torch.as_tensor(target).tolist()
 
         def attribute(self, inputs: Tensor) -> Tensor:
-            how = {"method": name, "progress": False}
+            how = {"method": name, "scalar": "logit", "progress": False}
             found = [
                 wf.explain(self.forward_func.vit, image[None], target=target, **how)[0]
                 for image, target in zip(inputs.detach(), self.targets, strict=True)

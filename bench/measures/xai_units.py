@@ -74,7 +74,7 @@ def scores_of(model: nn.Module, rows_NF: Tensor, target_N: list[int], base_NF: T
     keys = [(target, *base.tolist()) for target, base in zip(target_N, base_NF, strict=True)]
     for target, *base in dict.fromkeys(keys):
         chosen = [number for number, key in enumerate(keys) if key == (target, *base)]
-        how = {**OURS[name], "method": name, "target": target, "progress": False}
+        how = {**OURS[name], "method": name, "target": target, "scalar": "logit", "progress": False}
         if name in MASKING and any(base):  # columns of a table are masked by the values of a reference row
             reference = [dict(zip(columns, base, strict=True))]
             table = wf.Table(numerical=columns, reference=reference)

@@ -29,7 +29,8 @@ def our_integrated_gradients(model: Any, tokenizer: Any, text: str) -> Any:
     import whyformer as wf
 
     def call() -> Any:
-        return wf.explain(model, text, tokenizer, method="integrated_gradients", target=LABEL, steps=50).scores
+        how = {"method": "integrated_gradients", "target": LABEL, "scalar": "logit", "steps": 50}
+        return wf.explain(model, text, tokenizer, **how).scores
 
     return call
 
@@ -50,7 +51,7 @@ def our_saliency(model: Any, tokenizer: Any, text: str) -> Any:
     import whyformer as wf
 
     def call() -> Any:
-        return wf.explain(model, text, tokenizer, method="saliency", target=LABEL).scores
+        return wf.explain(model, text, tokenizer, method="saliency", scalar="logit", target=LABEL).scores
 
     return call
 
@@ -71,7 +72,7 @@ def our_input_x_gradient(model: Any, tokenizer: Any, text: str) -> Any:
     import whyformer as wf
 
     def call() -> Any:
-        return wf.explain(model, text, tokenizer, method="input_x_gradient", target=LABEL).scores
+        return wf.explain(model, text, tokenizer, method="input_x_gradient", scalar="logit", target=LABEL).scores
 
     return call
 
@@ -94,7 +95,9 @@ def our_occlusion(model: Any, tokenizer: Any, text: str) -> Any:
     import whyformer as wf
 
     def call() -> Any:
-        return wf.explain(model, text, tokenizer, method="occlusion", replace="mask", target=LABEL).scores
+        return wf.explain(
+            model, text, tokenizer, method="occlusion", scalar="logit", replace="mask", target=LABEL
+        ).scores
 
     return call
 
@@ -121,7 +124,7 @@ def our_exact_shap(model: Any, tokenizer: Any, text: str) -> Any:
     import whyformer as wf
 
     def call() -> Any:
-        how = {"method": "shap", "algorithm": "exact", "replace": "mask", "target": LABEL}
+        how = {"method": "shap", "algorithm": "exact", "replace": "mask", "target": LABEL, "scalar": "logit"}
         return wf.explain(model, text, tokenizer, **how).scores[1:-1]
 
     return call
@@ -206,7 +209,7 @@ def our_token_occlusion(model: Any, tokenizer: Any, text: str) -> Any:
     import whyformer as wf
 
     def call() -> Any:
-        return wf.explain(model, text, tokenizer, method="occlusion", target=LABEL).scores[1:-1]
+        return wf.explain(model, text, tokenizer, method="occlusion", scalar="logit", target=LABEL).scores[1:-1]
 
     return call
 
@@ -237,7 +240,7 @@ def our_token_saliency(model: Any, tokenizer: Any, text: str) -> Any:
     import whyformer as wf
 
     def call() -> Any:
-        why = wf.explain(model, text, tokenizer, method="saliency", norm="l1", target=LABEL)
+        why = wf.explain(model, text, tokenizer, method="saliency", scalar="logit", norm="l1", target=LABEL)
         return why.scores[1:-1] / model.config.hidden_size
 
     return call

@@ -25,7 +25,7 @@ def our_input_x_gradient(model: Any, tokenizer: Any, prompt: str) -> Any:
     import whyformer as wf
 
     def call() -> Any:
-        return wf.explain(model, prompt, tokenizer, method="input_x_gradient").scores
+        return wf.explain(model, prompt, tokenizer, method="input_x_gradient", scalar="logit").scores
 
     return call
 
@@ -46,7 +46,7 @@ def our_saliency(model: Any, tokenizer: Any, prompt: str) -> Any:
     import whyformer as wf
 
     def call() -> Any:
-        return wf.explain(model, prompt, tokenizer, method="saliency").scores
+        return wf.explain(model, prompt, tokenizer, method="saliency", scalar="logit").scores
 
     return call
 
@@ -68,7 +68,7 @@ def our_attention(model: Any, tokenizer: Any, prompt: str) -> Any:
     import whyformer as wf
 
     def call() -> Any:
-        return wf.explain(model, prompt, tokenizer, method="raw_attention", layers="mean").scores
+        return wf.explain(model, prompt, tokenizer, method="raw_attention", scalar="logit", layers="mean").scores
 
     return call
 
@@ -94,7 +94,7 @@ def our_attn_lrp(model: Any, tokenizer: Any, prompt: str) -> Any:
     import whyformer as wf
 
     def call() -> Any:
-        return wf.explain(model, prompt, tokenizer, method="attn_lrp").scores
+        return wf.explain(model, prompt, tokenizer, method="attn_lrp", scalar="logit").scores
 
     return call
 

@@ -44,7 +44,7 @@ def our_grad_cam(model: Any, pixels: Any) -> Any:
     import whyformer as wf
 
     def call() -> Any:
-        why = wf.explain(model, {"pixel_values": pixels}, method="grad_cam", target=LABEL)[0]
+        why = wf.explain(model, {"pixel_values": pixels}, method="grad_cam", scalar="logit", target=LABEL)[0]
         shown = why.heatmap(size=tuple(pixels.shape[-2:]))
         return (shown - shown.min()) / (shown.max() - shown.min())
 
@@ -67,7 +67,7 @@ def our_pixels_x_gradient(model: Any, pixels: Any) -> Any:
     import whyformer as wf
 
     def call() -> Any:
-        why = wf.explain(model, {"pixel_values": pixels}, method="input_x_gradient", target=LABEL)[0]
+        why = wf.explain(model, {"pixel_values": pixels}, method="input_x_gradient", scalar="logit", target=LABEL)[0]
         return why.detail.sum(0)
 
     return call
@@ -91,7 +91,9 @@ def our_attn_lrp(model: Any, pixels: Any) -> Any:
     import whyformer as wf
 
     def call() -> Any:
-        return wf.explain(model, {"pixel_values": pixels}, method="attn_lrp", target=LABEL)[0].scores[1:]
+        return wf.explain(model, {"pixel_values": pixels}, method="attn_lrp", scalar="logit", target=LABEL)[0].scores[
+            1:
+        ]
 
     return call
 
@@ -139,7 +141,9 @@ def quantus_pixel_flipping(model: Any, pixels: Any) -> Any:
     flipping = quantus.PixelFlipping(features_in_step=area, perturb_baseline=0.0, disable_warnings=True)
 
     def call() -> Any:
-        maps = wf.to_quantus(wf.explain(model, {"pixel_values": pixels}, method=METHOD, target=LABEL), pixels)
+        maps = wf.to_quantus(
+            wf.explain(model, {"pixel_values": pixels}, method=METHOD, scalar="logit", target=LABEL), pixels
+        )
         values = flipping(model=wrapped, device=str(pixels.device), softmax=True, channel_first=True, **maps)[0]
         whole = values[2::3]  # a patch has three channels, flipped one after the other
         return [np.trapezoid(whole) / (len(whole) - 1)]

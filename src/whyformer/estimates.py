@@ -14,6 +14,7 @@ from torch import Tensor
 from whyformer.capture.fold import Fold, NotFolded, tile_bytes
 from whyformer.capture.functions import HeadFusion
 from whyformer.capture.roles import Recorder
+from whyformer.choices import answers, default_method, guides
 from whyformer.errors import CaptureError, NotOffered, WhyformerError, listed
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
@@ -21,7 +22,7 @@ from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import LONG, SavedBytes, free_bytes, recomputable
 from whyformer.parameters import OneOf
-from whyformer.registry import AUTO, MASKINGS, Method, answers, default_method, get_method, guides, list_methods
+from whyformer.registry import AUTO, MASKINGS, Method, get_method, list_methods
 from whyformer.run import Run
 from whyformer.run.session import Session
 from whyformer.study.entrance import ReadsPadding
@@ -241,7 +242,7 @@ def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimat
         m = get_method(name)
         options = m.checked(more)
     if m.name == "two_ended" and options["guide"] == "auto":
-        options = {**options, "guide": guides(session.modality.kind)[0]}
+        options = {**options, "guide": guides(options["passes"])[0]}
     if "replace" in m.options:  # the number of baselines is part of its full name
         options = {**options, "replace": run.modality.replacement(options.get("replace"))}
     (forwards, backwards), at_most = m.cost(units, **options), m.at_most

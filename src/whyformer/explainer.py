@@ -14,6 +14,7 @@ from torch import Tensor
 from whyformer.capture.functions import tensors_in
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
+from whyformer.choices import ANYWHERE, MEASURED, USUAL, answers
 from whyformer.compiled import Compiled, Graphs, Question
 from whyformer.errors import BadInput, CaptureError, NotOffered
 from whyformer.estimates import Estimate, Memory, advise, estimate, foldable
@@ -41,7 +42,7 @@ from whyformer.parameters import (
     checked,
     refuse_misspelled,
 )
-from whyformer.registry import ANYWHERE, AUTO, MASKINGS, MEASURED, PASSES, Method, answers, get_method, list_methods
+from whyformer.registry import AUTO, MASKINGS, Method, get_method, list_methods
 from whyformer.results.types import ByMethod, Cost, Explanation, Explanations, Generation, Record
 from whyformer.run import Attribution, Run
 from whyformer.run.session import LoadedModel, Session
@@ -105,7 +106,7 @@ class CoreExplainer(LoadedModel):
         *,
         method: Name = None,
         target: Aims = None,
-        scalar: Scalar = "logit",
+        scalar: Scalar = "centred",
         batch_size: BatchSize | None = None,
         memory: Memory = "auto",
         keep_layers: bool = False,
@@ -155,7 +156,7 @@ class CoreExplainer(LoadedModel):
         *,
         method: Name | Names = None,
         target: Aims = None,
-        scalar: Scalar = "logit",
+        scalar: Scalar = "centred",
         batch_size: BatchSize | None = None,
         memory: Memory = "auto",
         keep_layers: bool = False,
@@ -268,8 +269,8 @@ class CoreExplainer(LoadedModel):
 
     def _unasked(self, source: Source, options: Mapping[str, Any], mapped: bool) -> str:
         """The method for inputs of this kind, "auto" where that depends on each input. mapped: it must have maps."""
-        kind, passes, others = source.modality.kind, options.get("passes", PASSES), options.keys() - {"passes"}
-        if kind in MEASURED and (mapped or self.graphs is not None):  # graphs are for one pass
+        kind, passes, others = source.modality.kind, options.get("passes"), options.keys() - {"passes"}
+        if kind in MEASURED and kind not in USUAL and (mapped or self.graphs is not None):  # graphs are for one pass
             return ANYWHERE
         choices = [name for name, _ in answers(kind, 1, passes)]
         fitting = [name for name in choices if others <= get_method(name).options.keys()] if others else []

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.choices import answers, default_method
 from whyformer.engines.attention.chain import NotFoldable
 from whyformer.engines.perturbation.maskings import attributed
 from whyformer.engines.perturbation.variants import remarks_about_unscored, require_moved
@@ -38,7 +39,7 @@ from whyformer.inputs.language import shortened
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.units import pick
 from whyformer.loan.spread import LONG, Peak
-from whyformer.registry import AUTO, Method, answers, default_method, get_method
+from whyformer.registry import AUTO, Method, get_method
 from whyformer.results.types import Choice, Cost, Explanation, Target, Units, scalar_name
 from whyformer.run import ATTENDING, Attribution, Run
 from whyformer.run.session import Session
@@ -404,7 +405,7 @@ def _attributed(session: Session, run: Run, m: Method, options: dict[str, Any], 
     return attribution
 
 
-def _answered(session: Session, passes: int, run: Run, rows: list[int]) -> list[Explanation]:
+def _answered(session: Session, passes: int | None, run: Run, rows: list[int]) -> list[Explanation]:
     """Explanations by what ``answers`` names for each input. Where a method is refused or finds nothing, the next."""
     kind = run.modality.kind
     counts = [len(groups) for groups, _ in run.segments] if run.segments else list(map(len, run.by_input.units))

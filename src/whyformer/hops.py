@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from whyformer.choices import answers
 from whyformer.errors import BadInput, NotOffered, shown
 from whyformer.explanations import by_segments
 from whyformer.inputs.decoding import Decoding, KeptPass, Stretch
@@ -40,7 +41,7 @@ from whyformer.inputs.modalities import Source
 from whyformer.inputs.thoughts import THOUGHT, found_in
 from whyformer.inputs.units import Span, members, pick
 from whyformer.parameters import Named
-from whyformer.registry import AUTO, PASSES, answers, get_method
+from whyformer.registry import AUTO, get_method
 from whyformer.results.types import ByMethod, Cost, Explanation, Explanations, Hop
 from whyformer.shapes import Array
 
@@ -188,7 +189,7 @@ class StretchExplainer:
         self.explain, self.source, self.route, self.asked, self.units = explain, source, route, asked, asked["units"]
         name = method or AUTO
         if name == AUTO:
-            name = answers(source.modality.kind, 1, asked["passes"] or PASSES)[0][0]
+            name = answers(source.modality.kind, 1, asked["passes"])[0][0]
         # Methods that mask, mask units as a whole. Others score tokens, which are added up at the end.
         self.grouped = self.units != "token" and get_method(name).needs <= {"perturbation"}
         self.ranges: list[Span] | None = None

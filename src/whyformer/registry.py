@@ -1,4 +1,4 @@
-"""Registry of methods and metrics with their properties, and of the default methods."""
+"""Registry of methods and metrics with their properties."""
 
 from __future__ import annotations
 
@@ -15,50 +15,8 @@ from whyformer.brief import brief, several
 from whyformer.errors import METHODS_ELSEWHERE, METRICS_ELSEWHERE, BadInput, UnknownName
 from whyformer.parameters import Limits, Named, checked, checked_options
 
-# What explains when no method is named: by measured faithfulness (docs/reports/frontier.md), free methods first.
-
 CLASSES = ("one forward", "forward and backward", "many passes")
 AUTO = "auto"
-PASSES = 128  # that one input may take; a backward counts two
-LEAST = 3  # passes of a method with one forward and one backward
-FEWEST = 16  # passes, with which a few parts can be measured
-MOST_UNITS = 1000  # of more, 128 passes measure too few to be better than one pass
-# Kinds of inputs whose parts are measured at both ends, and with which options.
-MEASURED: dict[str, dict[str, Any]] = {"text": {}, "image": {"guide": "auto"}, "table": {}, "sequence": {}, "": {}}
-# bench/needle.py: the sentence that holds the answer comes first; AttnLRP keeps no maps, so prompts can be long.
-ONE_PASS = {"text": "value_x_gradient", "language": "attn_lrp", "table": "decompx"}
-ANYWHERE = "generic_attention"  # images, detectors and other models of several streams, sound, unknown tensors
-ASKED = "occlusion"  # only asks the model: also for a model behind an API (inputs/prompt.py)
-Choice = tuple[str, dict[str, Any]]  # a method, and options that differ from its defaults
-
-
-def answers(kind: str, units: int, passes: int = PASSES) -> list[Choice]:
-    """The default methods for one input: the next one is used if one is not supported or all its scores are zero."""
-    if kind == "prompt":
-        return [(ASKED, {}) if units < passes else ("two_ended", {"passes": max(passes, FEWEST)})]
-    if kind == "function":  # of inputs: it cannot be looked into
-        return [("two_ended", {"passes": max(passes, FEWEST)}), (ASKED, {})]
-    name = ONE_PASS.get(kind, ANYWHERE)
-    one_pass: list[Choice] = [(name, {})]
-    if kind not in MEASURED:  # where attention is not over units, masking them one by one still works
-        return [*one_pass, (ASKED, {})] if units < passes else one_pass
-    if name != ANYWHERE:  # decompx does the work of about a forward per column
-        forwards, backwards = get_method(name).cost(units)
-        within = forwards + 2 * backwards <= max(passes, LEAST)
-        one_pass = [*(one_pass if within else ()), (ANYWHERE, {})]
-    if passes < FEWEST or units > MOST_UNITS:
-        return one_pass
-    return [("two_ended", {"passes": passes} | MEASURED[kind]), *one_pass]
-
-
-def guides(kind: str = "") -> tuple[str, ...]:
-    """Return the methods that can guide two_ended: guide="auto" is the first that runs (python -m bench.frontier)."""
-    return ("alti" if kind == "image" else "value_x_gradient", ANYWHERE)
-
-
-def default_method(kind: str) -> str:
-    """Return the default method for an input of usual size."""
-    return answers(kind, 1)[0][0]
 
 
 # The two registries
@@ -331,18 +289,18 @@ def _learned(name: str) -> Method:
     return _LEARNED[name]
 
 
-def _by_choice(*args: object, passes: int = PASSES) -> Any:
+def _by_choice(*args: object, passes: int | None = None) -> Any:
     """Use the most faithful method that is known for this kind and size of input within ``passes``."""
     raise AssertionError("explanations.py takes the method that was chosen")
 
 
-# Stands for what `answers` says of each input. It is not in the registry: results name the method that ran.
+# Stands for what choices.py says of each input. It is not in the registry: results name the method that ran.
 CHOSEN = Method(
     name=AUTO,
     run=_by_choice,
     paper="docs/reports/frontier.md",
     needs=frozenset(),
-    cost=lambda units, passes=PASSES, **options: (passes, 0),
+    cost=lambda units, passes=None, **options: (passes or 0, 0),
     cost_text="at most ``passes`` forwards",
     signed=True,
     class_specific=True,

@@ -99,7 +99,7 @@ def explain(
     attention_at: Mapping[str, str] | None = None,
     method: Name = None,
     target: Aims = None,
-    scalar: Scalar = "logit",
+    scalar: Scalar = "centred",
     batch_size: BatchSize | None = None,
     memory: Memory = "auto",
     keep_layers: bool = False,
@@ -175,9 +175,11 @@ def explain(
     """Explain a prediction. Return one Explanation for one raw input, a list for several, a dict for several methods.
 
     processor: tokenizer (``tokenizer=`` is the same), image processor or wf.Table, for raw inputs. target: class or
-    label, (a, b) for a rather than b, None for the prediction; a list has one per input. scalar: "logit",
-    "centred" (minus the mean of all logits), "probability", "log_odds", "cosine" or "maxsim" (two texts). options:
-    options of the method (see wf.list_methods()). attention_at: as for Explainer.
+    label, (a, b) for a rather than b, None for the prediction; a list has one per input. scalar: the
+    number that is explained. "centred", the logit minus the mean of all logits, leaves out what the answer does not
+    depend on (where classes do not exclude each other: the logit); or "logit", as in most papers, "probability",
+    "log_odds", "cosine" or "maxsim" (two texts). options: options of the method (see wf.list_methods()). attention_at:
+    as for Explainer.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> wf.explain(model, "I like the movie", tokenizer).show()

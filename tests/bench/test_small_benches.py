@@ -92,7 +92,7 @@ def test_input_times_libra_gradient_is_cp_lrp() -> None:
     with LibraGrad():
         score = model(pixel_values=pixels).logits[:, 1].sum()
     terms = (pixels * torch.autograd.grad(score, pixels)[0]).detach()
-    explained = wf.explain(model, inputs, method="cp_lrp", target=1)
+    explained = wf.explain(model, inputs, method="cp_lrp", scalar="logit", target=1)
     for one, expected in zip(explained, terms, strict=True):
         assert one.detail is not None
         np.testing.assert_allclose(one.detail, expected.numpy(), atol=1e-5 * float(expected.abs().max()))
@@ -101,7 +101,7 @@ def test_input_times_libra_gradient_is_cp_lrp() -> None:
 def test_values_times_gradient_from_the_maps_of_one_pass() -> None:
     model, tokenizer = load_sentiment()
     text = "a slow film , but not a bad one"
-    expected = wf.explain(model, text, processor=tokenizer, method="value_x_gradient", target=1).scores
+    expected = wf.explain(model, text, processor=tokenizer, method="value_x_gradient", scalar="logit", target=1).scores
     maps = products(one_pass(plain(model), dict(tokenizer(text, return_tensors="pt")), 1))
     summed = torch.stack([m.sum((0, 1)) for m in maps]).sum(0).numpy()
     np.testing.assert_allclose(summed, expected, atol=1e-5 * np.abs(expected).max())
@@ -269,7 +269,7 @@ def test_every_mutation_can_be_made() -> None:
 def test_the_default_is_timed_beside_its_forwards(capsys: pytest.CaptureFixture[str]) -> None:
     small.default_table("cpu", 1, layers=())
     row = [cell.strip() for cell in capsys.readouterr().out.splitlines()[-1].split("|")]
-    assert row[1:3] == ["shipped", "52"] and float(row[5]) == pytest.approx(float(row[4]) / float(row[3]), abs=0.02)
+    assert row[1:3] == ["shipped", "60"] and float(row[5]) == pytest.approx(float(row[4]) / float(row[3]), abs=0.02)
 
 
 def test_questions_about_shapes_in_small() -> None:

@@ -221,8 +221,8 @@ def test_the_shift_moves_input_times_gradient_by_shift_times_gradient() -> None:
     amount = _amount(table, exam.seed)
     words = table[CASES["bert"].inputs()["input_ids"][0]].clone()[None].requires_grad_()
     mask = CASES["bert"].inputs()["attention_mask"][:1]
-    logit = model_of("bert")(inputs_embeds=words, attention_mask=mask).logits[0, 1]
-    (gradient,) = torch.autograd.grad(logit, words)
+    logits = model_of("bert")(inputs_embeds=words, attention_mask=mask).logits[0]
+    (gradient,) = torch.autograd.grad(logits[1] - logits.mean(), words)
     moved = _shifted(exam)
     assert moved is not None
     difference = moved[0].scores - exam.explanations[0].scores

@@ -122,7 +122,7 @@ def test_everything_is_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     calls.clear()
     again = explainer().compare(TEXTS, method=METHODS, cache=tmp_path)
     assert sum(calls) == len(TEXTS)  # what is predicted has to be known
-    more = explainer().compare(TEXTS, method=[*METHODS, "attention_rollout"], cache=tmp_path)
+    more = explainer().compare(TEXTS, method=[*METHODS, "attention_flow"], cache=tmp_path)
     assert first.variants > 0 and again.variants == 0
     assert again.values == first.values
     assert repr(again.rows[:-2]) == repr(first.rows[:-2])  # NaN differs from itself

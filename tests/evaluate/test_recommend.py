@@ -69,7 +69,7 @@ def test_every_candidate_is_the_method_it_names(name: str) -> None:
     case = CASES[name]
     model, inputs = case.build(None), case.inputs()
     explainer = wf.Explainer(model)
-    with games_of(explainer, inputs, target=1, perturb=False) as games:
+    with games_of(explainer, inputs, target=1, scalar="centred", perturb=False) as games:
         candidates, scores = scores_of_each(games.runs, SPACES)
     if name == "gpt2":  # the last layer of the other asks for one row: columns of it are left out
         assert [c.name for c in candidates] == [c.name for c in candidates_of(SPACES, case.sites, 4)]

@@ -125,8 +125,11 @@ def test_where_classes_do_not_exclude_each_other_the_logit_itself_is_centred() -
             wf.explain(model, PLAIN, method="attn_lrp", target=0, scalar=s)[0] for s in ("centred", "logit")
         )
         assert np.array_equal(centred.scores, plain.scores)
-    with pytest.raises(errors.NotOffered, match="regression"):
-        wf.explain(bert("SequenceClassification", num_labels=1, problem_type="regression"), PLAIN, scalar="centred")
+    regression = bert("SequenceClassification", num_labels=2, problem_type="regression")
+    for model in (regression, softmaxed(), bert("SequenceClassification", num_labels=1)):
+        for method in ("occlusion", "attn_lrp"):
+            default, plain = (wf.explain(model, PLAIN, method=method, **how)[0] for how in ({}, {"scalar": "logit"}))
+            assert np.array_equal(default.scores, plain.scores) and default.scalar == "logit"
 
 
 @pytest.mark.parametrize("kind", [{}, {"problem_type": "multi_label_classification"}], ids=["one of them", "each"])
@@ -261,7 +264,7 @@ def softmaxed() -> nn.Module:
 def test_probabilities_are_not_squashed_again() -> None:
     for found in wf.explain(softmaxed(), PLAIN, method="generic_attention"):
         assert any("returns probabilities" in w for w in found.warnings)
-    for scalar in ("centred", "probability", "log_odds"):
+    for scalar in ("probability", "log_odds"):
         with pytest.raises(errors.NotOffered, match=r"probabilities already.*Omit scalar="):
             wf.explain(softmaxed(), PLAIN, method="generic_attention", scalar=scalar)
 

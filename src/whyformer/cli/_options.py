@@ -196,7 +196,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "target/tcav": _text("--target -t CLASS", "Class, by name or index.", shown=False),
     "versus": _text("--versus CLASS", "Explain the target rather than this class."),
     "versus/token": _text("--versus TOKEN", "Explain the target rather than this token."),
-    "scalar": _text("--scalar NAME", "Output to explain: logit, centred, log_odds or probability.", "logit"),
+    "scalar": _text("--scalar NAME", "Number to explain: centred, logit, log_odds or probability.", "centred"),
     "answer": _text("--answer TEXT", "Explain this answer.", shown="the model's own"),
     "answer/prompt": _text("--answer TEXT", "Explain this answer, token by token."),
     "generate": _number("--generate -g N", "Generate up to N tokens and explain each.", min=1),

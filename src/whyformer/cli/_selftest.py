@@ -52,7 +52,7 @@ def _trouble(device: str) -> str:
     inputs: dict[str, Any] = {"input_ids": torch.tensor([TOKENS], device=device)}
     with torch.no_grad():
         before = model(**inputs)
-    explained = explain(model, inputs, method=["raw_attention", "generic_attention"], progress=False)
+    explained = explain(model, inputs, method=["raw_attention", "generic_attention"], scalar="logit", progress=False)
     looked, counted = (e[0] if isinstance(e, list) else e for e in explained.values())
     with torch.no_grad():
         after = model(**inputs)

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +31,7 @@ from whyformer.loan.borrow import RUNNING, Borrowed, Marks, as_borrowed, borrowe
 from whyformer.loan.digests import circumstances
 from whyformer.results.types import Cost, Explanation, Record
 from whyformer.run import Attribution, Run
-from whyformer.run.session import Session
+from whyformer.run.session import Session, offered
 from whyformer.study.entrance import padding_index
 
 MOST = 8  # graphs at a time; the least recently used one is dropped
@@ -155,7 +156,7 @@ class Graphs:
         self, asked: BatchQuestion, fit: PaddedShape, form: Form, aims: tuple[list[int], list[int]]
     ) -> GraphAnswer | None:
         """Replay the form's graph; return None if the model changed, or if its head finds its row by the text."""
-        modality, part, question, target, _ = asked
+        modality, part, _, target, _ = asked
         recording, started = form.recording, time.perf_counter()
         if recording is None or self._borrowed is None or self._pointers() != self._places:
             self.clear()  # weights are elsewhere: what the graph reads may be gone
@@ -172,7 +173,7 @@ class Graphs:
         recording.graph.replay()
         self.forms.move_to_end(fit.key)
         # The device is at work from here on.
-        study = recording.computation.study
+        study, question = recording.computation.study, recording.computation.question
         options = {"scalar": question.scalar, "seed": question.seed, "keep_layers": question.keep_layers}
         run = Run(modality, host, study, target=target, **options)  # type: ignore[arg-type]
         run.output.ends_in_sigmoid = recording.ends_in_sigmoid  # who asks the model for it has to borrow it
@@ -306,6 +307,7 @@ class Graphs:
             return
         try:
             statics = forms.statics_of(forms.padded(modality, part, fit), fit, bool(contrast), device)
+            question = replace(question, scalar=offered(self.model, question.scalar))
             computation = Computation(modality, session.study, question, statics)
             if self._pool is None:
                 self._pool = new_pool(device)

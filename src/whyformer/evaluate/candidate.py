@@ -17,6 +17,7 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from whyformer.capture.lookups import ShiftEmbedding
+from whyformer.choices import answers
 from whyformer.engines.perturbation.game import Game, cached_file
 from whyformer.engines.perturbation.maskings import attributed
 from whyformer.engines.perturbation.players import count_of, only_top, without_top
@@ -26,7 +27,7 @@ from whyformer.evidence import NOISE
 from whyformer.inputs.modalities import are_tensors
 from whyformer.loan.fingerprint import is_library
 from whyformer.parameters import Named
-from whyformer.registry import AUTO, CLASSES, PASSES, Metric, answers, get_method, list_methods
+from whyformer.registry import AUTO, CLASSES, Metric, get_method, list_methods
 from whyformer.results.codec import is_whole, read_piece, write_piece
 from whyformer.results.types import Explanation, Units
 from whyformer.run import Run
@@ -107,7 +108,7 @@ def wanted(
         if name is None:
             raise BadInput(f"{one!r} has no method: write {{'method': 'raw_attention', 'layers': 'mean'}}.")
         if name == AUTO:
-            name, chosen = answers(kind, 1, options.pop("passes", PASSES))[0]
+            name, chosen = answers(kind, 1, options.pop("passes", None))[0]
             options = chosen | options
         method = get_method(name)
         method.checked(options)

@@ -62,7 +62,7 @@ def compare(
     replace: Replacement = None,
     reference: Any = None,
     target: Aims = None,
-    scalar: Scalar = "logit",
+    scalar: Scalar = "centred",
     units: Segments = "token",
     hold: Hold = None,
     attention_at: Mapping[str, str] | None = None,
@@ -113,7 +113,7 @@ def comparing(
     candidates: list[Candidate],
     judged: Judged,
     settings: dict[str, Any],
-    scalar: str = "logit",
+    scalar: str = "centred",
     rationales: Sequence[Any] | None = None,
     masks: Sequence[Any] | None = None,
     surrogate: Any = None,
@@ -125,7 +125,7 @@ def comparing(
     explainer.advises = False
     settings |= {"perturb": any("perturbation" in metric.needs for metric, _ in judged)}
     with ExitStack() as stack:
-        games = stack.enter_context(games_of(explainer, inputs, **settings))
+        games = stack.enter_context(games_of(explainer, inputs, scalar=scalar, **settings))
         for marked, name in ((rationales, "rationales"), (masks, "masks")):
             if marked is not None and len(marked) not in {games.size, games.input_count}:
                 raise BadInput(f"{len(marked)} {name} for {games.input_count} inputs: give one per input.")
@@ -133,7 +133,7 @@ def comparing(
         if surrogate is not None:
             other = CoreExplainer(surrogate, explainer.processor, attention_at=explainer.attention_at)
             targets = games.wanted_targets  # what the model predicts, not what its copy does
-            others = stack.enter_context(games_of(other, inputs, **settings | {"target": targets}))
+            others = stack.enter_context(games_of(other, inputs, scalar=scalar, **settings | {"target": targets}))
         marks = Annotations(
             None if rationales is None else games.each(rationales),
             None if masks is None else games.each(masks),

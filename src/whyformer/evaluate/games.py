@@ -27,7 +27,7 @@ from whyformer.results.types import Target, Units
 from whyformer.run import Run
 from whyformer.run.session import Session
 from whyformer.shapes import Array
-from whyformer.targets import scalar_of
+from whyformer.targets import scalar_at, scalar_of
 
 # A detector's queries under perturbation. The value that is measured is that of the explained query, by its number.
 # Where a second query names the same object instead, the value falls although the detector still finds the object:
@@ -141,7 +141,7 @@ class Games:
         self.asked = {"units": units, "span": "decoding" in settings}
         self.runner_up = runner_up
         self.explainer, self.seed, self.batch_size, self.track = explainer, seed, session.step, session.track
-        self.modality, self.scalar, self.batch = session.modality, session.scalar, session.batch
+        self.modality, self.batch = session.modality, session.batch
         on_gpu = next(iter(self.batch.tensors.values())).device.type != "cpu"
         self.together = (on_gpu if together is None else together) and self._can_share()
         # Where an input gives several explanations (detections, tokens of an answer), each is judged by itself.
@@ -168,6 +168,7 @@ class Games:
             numbers = {tuple(np.flatnonzero(held_U).tolist()) for held_U in self.held_U}
             self.hold = list(numbers.pop()) if len(numbers) == 1 else hold
         self.targets: list[Target] = [t for run in self.runs for t in run.targets]
+        self.scalar = self.runs[0].scalar
         self.units: list[Units] = [u for run in self.runs for u in ([units for _, units in run.segments] or run.units)]
         self.parts = [self._parts(number, u) for number, u in enumerate(self.units)]
         # Everything that an answer depends on besides the input, what is explained of it, and the variant.
@@ -412,9 +413,10 @@ def _said(run: Run, rows: Sequence[int], logits: Tensor, seconds: Sequence[int |
         stays = (logits[:, 0] > 0) == (run.logits[list(rows), 0] > 0)
     else:
         stays = logits.argmax(1) == torch.tensor([target.index for target in targets], device=logits.device)
+    logit = "centred" if run.scalar == "centred" else "logit"
     others = [each for each in seconds if each is not None]
-    also = [logits.gather(1, torch.tensor(others, device=logits.device)[:, None])[:, 0]] if others else []
-    return [probability, scalar_of(logits, targets, "logit"), stays, *also]
+    also = [scalar_at(logits, torch.tensor(others, device=logits.device)[:, None], logit)] if others else []
+    return [probability, scalar_of(logits, targets, logit), stays, *also]
 
 
 def _full_batches(asked: Mapping[int, Array], step: int) -> Iterator[dict[int, Array]]:

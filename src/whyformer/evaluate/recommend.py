@@ -245,7 +245,7 @@ def recommend(
     replace: Replacement = None,
     reference: Any = None,
     target: Aims = None,
-    scalar: Scalar = "logit",
+    scalar: Scalar = "centred",
     units: Segments = "token",
     hold: Hold = None,
     attention_at: Mapping[str, str] | None = None,

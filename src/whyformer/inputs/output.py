@@ -22,7 +22,7 @@ from whyformer.inputs.families import class_names, number_of, says_tokens, task_
 from whyformer.inputs.language import is_causal, places, spoken_at
 from whyformer.loan.borrow import RUNNING, known_about, modules_of
 from whyformer.loan.turns import Draws
-from whyformer.targets import answer_scalar, logits_of, part_of, wrapper
+from whyformer.targets import answer_scalar, are_probabilities, logits_of, part_of, wrapper
 
 COSINE = "scalar='cosine' is for models that compare two inputs (CLIP, SigLIP): use 'logit' here."
 
@@ -31,7 +31,7 @@ class Output:
     """Runs a model for the logits that are explained; those of a language model are computed at one position."""
 
     def __init__(self, modality: Modality, batch: Batch, scalar: str = "logit") -> None:
-        self.modality, self.scalar, self.batch = modality, scalar, batch
+        self.modality, self.batch = modality, batch
         self.pairs: Tensor | None = None  # what pairs of units add to a similarity, once the batch has run
         self.model = modality.model
         if batch.constants.get("past_key_values") is not None:
@@ -57,7 +57,10 @@ class Output:
         # The prediction is one of the classes. A detector scores each box, and has one more class: no object.
         estimates = problem == "regression" or task_of(self.model).endswith(("ForRegression", "ForPrediction"))
         self.chooses = not (estimates or modality.objects or modality.kind == "prompt")
-        if estimates and scalar in {"centred", "probability", "log_odds"}:
+        # What exclude each other are classes, whose logits have a mean that does not matter.
+        apart = self.independent or estimates or modality.objects or bool(batch.spans)
+        self.scalar = "logit" if apart and scalar == "centred" else scalar
+        if estimates and scalar in {"probability", "log_odds"}:
             raise NotOffered(f"scalar={scalar!r}: a regression model has no classes: use scalar='logit'.")
         self.positions: list[int] | None = list(batch.positions) or None
         self.choices: list[int] = []  # tokens that are chosen among, where someone named them
@@ -104,6 +107,8 @@ class Output:
                 last = draws.sigmoid
                 alike = last is not None and last.numel() == logits.numel() and last.device == logits.device
                 facts["sigmoid"] = alike and torch.equal(last.flatten().to(logits.dtype), logits.flatten())
+            if "probabilities" not in facts and not (batch.answers or batch.spans):
+                facts["probabilities"] = bool(facts.get("sigmoid")) or are_probabilities(logits)
         self.ends_in_sigmoid = bool(facts.get("sigmoid"))
         if logits.shape[0] != batch.size:
             raise self._other_rows(output, logits, batch.size)

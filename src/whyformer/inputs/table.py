@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
+from whyformer.choices import PASSES
 from whyformer.errors import BadInput, NotOffered, UnknownName, listed
 from whyformer.inputs.base import Modality, over_features
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, require_numbers
@@ -28,7 +29,6 @@ from whyformer.inputs.table_reference import (
 from whyformer.inputs.table_schema import Table
 from whyformer.inputs.units import GROUPS, Column, averaged, owners_of_columns, resampled
 from whyformer.loan.borrow import known_about, module_names
-from whyformer.registry import PASSES
 from whyformer.results.types import Record, Units
 from whyformer.shapes import Array
 from whyformer.targets import logits_of

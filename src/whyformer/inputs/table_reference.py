@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from whyformer.choices import PASSES
 from whyformer.inputs.table_schema import Columns, Table, numbers_of
-from whyformer.registry import PASSES
 from whyformer.shapes import Array
 
 # A baseline of several rows: real ones, or made of all categories of a column. Its name says how many: "rows:4".

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from uuid import uuid4
 
 from whyformer import parameters
+from whyformer.choices import answers
 from whyformer.errors import BadInput, JobStopped, NotOffered
 from whyformer.explainer import PARAMETERS, CoreExplainer
 from whyformer.extras import require
@@ -25,7 +26,7 @@ from whyformer.jobs.source import Part, RowFields, Unreadable, arrow, parts_of, 
 from whyformer.jobs.worker import Work, Worker, sizes_for
 from whyformer.loan.digests import Undescribed, digest
 from whyformer.loan.spread import is_sharded
-from whyformer.registry import AUTO, LEARNED, PASSES, SUFFIX, answers, get_method, learned_file, list_methods
+from whyformer.registry import AUTO, LEARNED, SUFFIX, get_method, learned_file, list_methods
 from whyformer.results.codec import to_plain
 from whyformer.run.session import loaded_as
 from whyformer.targets import Aims, Scalar
@@ -92,7 +93,7 @@ def explain_dataset(
     key: str | None = None,
     target: Aims = None,
     target_column: str | None = None,
-    scalar: Scalar = "logit",
+    scalar: Scalar = "centred",
     too_long: Annotated[str, parameters.OneOf("error", "cut")] = "error",
     part_rows: parameters.Count | None = None,
     batch_tokens: parameters.Count | None = None,
@@ -188,10 +189,9 @@ def _named_methods(
     """Methods and options; if none is named, the method for the kind of the first readable row, one for all rows."""
     if names not in ((), (AUTO,)):
         return names, options
-    passes = options.get("passes") or PASSES
     for row in part.rows:
         if not isinstance(row.content, Unreadable):
-            name, chosen = answers(explainer.source([row.content]).modality.kind, 1, passes)[0]
+            name, chosen = answers(explainer.source([row.content]).modality.kind, 1, options.get("passes"))[0]
             return (name,), {k: v for k, v in options.items() if k != "passes"} | chosen
     raise BadInput(f"none of the first {len(part.rows)} rows can be read: {part.rows[0].content.reason}")
 

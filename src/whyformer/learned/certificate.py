@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from whyformer.choices import LEAST, ONE_PASS, answers
 from whyformer.evaluate.candidate import Candidate, wanted
 from whyformer.evaluate.compare import chosen_metrics, comparing
 from whyformer.evidence import ENOUGH, interval, spread, with_interval
 from whyformer.explainer import CoreExplainer
-from whyformer.registry import ANYWHERE, ONE_PASS
 from whyformer.shapes import Array
 
 METRICS = ("comprehensiveness", "sufficiency")
 GUIDED = {"method": "shap", "evaluations": 64, "guide": "auto"}
 SHAPLEY = {"algorithm": "regression", "evaluations": 512}  # exact where there are fewer sets
 SHAPLEY_INPUTS = 10
-FREE = ("attn_lrp", "value_x_gradient", ANYWHERE)  # one forward and one backward at most, for any kind of input
+FREE = ONE_PASS  # one forward and one backward at most, for any kind of input
 
 Limits = tuple[float, float, float]  # mean and 95 % confidence interval
 UNKNOWN: Limits = (math.nan, math.nan, math.nan)
@@ -102,7 +102,7 @@ def is_tied(ahead: Limits) -> bool:
 def certify(explainer: CoreExplainer, name: str, inputs: Any, settings: Mapping[str, Any]) -> Certificate:
     """Compare the learned method ``name`` on held-out inputs. settings: of ``comparing``."""
     kind, asked = explainer.source(inputs).modality.kind, dict(settings)
-    free = list(dict.fromkeys([ONE_PASS.get(kind, ANYWHERE), *FREE]))
+    free = list(dict.fromkeys([answers(kind, 1, LEAST)[0][0], *FREE]))
     judged = chosen_metrics(METRICS, False, False)
     candidates = _distinct([*wanted([name, "auto", GUIDED], kind), *wanted(free)])
     with comparing(explainer, inputs, candidates, judged, asked, search=False) as (comparison, games):

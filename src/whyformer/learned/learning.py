@@ -96,7 +96,7 @@ def learn(
     plain = source.modality.stream == "table" and source.modality.reference is None
     settings["reference"] = some_inputs(inputs, order[:512]) if plain else None
     shown = sys.stderr.isatty() if progress is None else progress
-    gathering = Gathering(explainer, inputs, settings, forwards, seed, tracker(progress), shown)
+    gathering = Gathering(explainer, inputs, settings | {"scalar": "centred"}, forwards, seed, tracker(progress), shown)
     examples = gathering.all(order[len(held) :])
     validating = max(3, len(examples) // 10)
     device = gathering.device

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.choices import guides
 from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
 from whyformer.engines.perturbation.guides import Guide, guide_cost, guide_of
 from whyformer.engines.perturbation.maskings import random_maskings
@@ -32,7 +33,7 @@ from whyformer.evidence import ABOUT_95, difference_interval
 from whyformer.inputs.stream_inputs import Numbers
 from whyformer.inputs.table_reference import baselines_of
 from whyformer.parameters import Hold, Limits, OneOf, Replacement
-from whyformer.registry import Passes, guides, method, one_forward
+from whyformer.registry import Passes, method, one_forward
 from whyformer.run import Attribution, Run
 from whyformer.shapes import Array
 
@@ -157,7 +158,7 @@ def _cost_of_ends(
     forwards = (2 * units + 1.0) * baselines_of(replace) + 1
     if guide is None and (passes is None or 2 * units + 2 <= passes):  # with fewer baseline rows, if need be
         return forwards if passes is None else min(forwards, passes), 0.0
-    more, backwards = guide_cost(units, [guides()[0] if guide in (None, "auto") else str(guide)])
+    more, backwards = guide_cost(units, [guides(passes)[0] if guide in (None, "auto") else str(guide)])
     if passes is None:
         return forwards + more, backwards
     most = passes - 2 * backwards
@@ -200,8 +201,8 @@ def two_ended(
     half on the full coalition. For two features it is the Shapley value; for an additive model, each feature's term.
     ``by``, ``replace``, ``keep_special``, ``superpixels`` and ``hold`` are those of ``shap``; "delete" is supported.
     ``passes``: the most passes per input (a backward counts as two). If they do not suffice, a table uses fewer
-    baseline rows (``replace``). If they do not suffice for all features even so, a ``guide`` of one or two passes
-    ("auto": value_x_gradient; alti for images) selects the features that are measured.
+    baseline rows (``replace``). If they do not suffice for all features even so, a ``guide`` of few passes
+    ("auto": attn_lrp, else value_x_gradient, averaged over 8 maskings) selects the features that are measured.
     The others get the guide's scores, scaled to the measured ones; a measured feature gets the mean of both. If no
     guide runs, neighbours are measured in groups, and the strongest groups are split. A guide that is passed explicitly
     is used for any input of more than two features, and may be averaged: "value_x_gradient(maskings=8)". Where 50
@@ -220,7 +221,7 @@ def two_ended(
     most = max(len(players.members) for players in players_B)
     found: Guide | None = None
     if most > 2 and (guide is not None or (passes is not None and 2 * most + 2 > passes)):
-        found = guide_of(run, guide or "auto", guides(run.modality.kind))
+        found = guide_of(run, guide or "auto", guides(passes))
     rows = baselines_of(replacement)
     left_B = None if passes is None else passes - 1 - (found.passes_B if found else np.zeros(run.batch.size))
     if left_B is not None and rows > 1:

@@ -14,6 +14,7 @@ import numpy as np
 
 from whyformer.checks.check import ABOUT_ATTENTION, CHECKS, check
 from whyformer.checks.exam import CheckUp, options_of_tokens
+from whyformer.choices import default_method
 from whyformer.engines.perturbation.players import area, order_of, without_top
 from whyformer.errors import WhyformerError
 from whyformer.evaluate.candidate import random_scores, wanted
@@ -24,7 +25,7 @@ from whyformer.evidence import Deletion, Standing
 from whyformer.explainer import CoreExplainer, Segments
 from whyformer.inputs.modalities import are_tensors
 from whyformer.parameters import BatchSize, Count, Hold, NotEmpty, Replacement, Seed, checked
-from whyformer.registry import AUTO, default_method, get_method
+from whyformer.registry import AUTO, get_method
 from whyformer.results.result import Result
 from whyformer.results.types import Explanation
 from whyformer.shapes import Array
@@ -172,7 +173,7 @@ def report(
     replace: Replacement = None,
     reference: Any = None,
     target: Aims = None,
-    scalar: Scalar = "logit",
+    scalar: Scalar = "centred",
     units: Segments = "token",
     hold: Hold = None,
     attention_at: Mapping[str, str] | None = None,

@@ -79,12 +79,13 @@ class Run(TracedBatch):
         self.modality, self.batch, self.study = modality, batch, study
         self.device = next(iter(batch.tensors.values())).device  # of the inputs
         self.multi_stream, self.front, self.windowed = study.multi_stream, study.front, study.windows is not None
-        self.scalar, self.seed, self.batch_size, self.keep_layers = scalar, seed, batch_size, keep_layers
-        self.reading = "logit" if batch.answers else scalar
+        self.seed, self.batch_size, self.keep_layers = seed, batch_size, keep_layers
         # Variants have rows of their own: they are not run together.
         self.together, self.rows_run = (batch, batch.size) if not batch.trunks else _together(batch)
         self.track = track or (lambda steps, label: steps)
         self.output = Output(modality, batch, scalar)
+        self.scalar = self.output.scalar
+        self.reading = "logit" if batch.answers else self.scalar
         self.forwards_B, self.backwards_B = np.zeros(batch.size), np.zeros(batch.size)
         self.notes: set[str] = set()  # warnings for the explanations of this batch
         self.setup_forwards, self.asked = 0, {}

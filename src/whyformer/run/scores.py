@@ -388,6 +388,8 @@ class ScoredBatch:
         if each is None:  # known from another pass: a replayed graph, or the study's
             each = self.output.ends_in_sigmoid = bool(known_about(self.modality.model).get("sigmoid"))
         self.gives_probabilities = each or (not summed and bool((numbers >= 0).all()) and are_probabilities(logits))
+        if self.scalar == "centred" and (self.gives_probabilities or logits.shape[1] == 1):
+            self.scalar = self.reading = "logit"
         if self.gives_probabilities:
             refuse_twice(self.scalar, each)
 

@@ -162,6 +162,11 @@ def passing_through(
         yield session
 
 
+def offered(model: nn.Module, scalar: str) -> str:
+    """What is explained of this model where ``scalar`` is asked for: probabilities have no logits to centre."""
+    return "logit" if scalar == "centred" and known_about(model).get("probabilities") else scalar
+
+
 class Session:
     """Inputs of a borrowed model, run batch by batch. Every verb goes through one.
 
@@ -299,7 +304,7 @@ class Session:
             batch,
             study or self.study,
             target=target,
-            scalar=scalar or self.scalar,
+            scalar=offered(self.model, scalar or self.scalar),
             seed=self.seed,
             batch_size=self.step,
             keep_layers=self.keep_layers,

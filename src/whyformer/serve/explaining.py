@@ -237,15 +237,15 @@ def compared(served: ServedModel, question: Compare, store: Store) -> Working:
     judged = chosen_metrics(None, rationales=False, masks=False)
     # Other jobs run between two units of work, so the model is borrowed within each.
     with explainer.borrowed():
-        games = Games(explainer, raw, seed=question.seed)
+        games = Games(explainer, raw, scalar="centred", seed=question.seed)
     candidates: list[Candidate] = []
     for candidate in wanted(methods_compared(served, question)):
         with explainer.borrowed():
-            candidates.append(evaluated(candidate, games, "logit"))
+            candidates.append(evaluated(candidate, games, games.scalar))
             run_variants(games, candidates[-1], judged)
         yield
     with explainer.borrowed():
-        result = comparison_of(games, candidates, judged, Annotations(), "logit")
+        result = comparison_of(games, candidates, judged, Annotations(), games.scalar)
     several = f"{len(raw)} inputs: " if len(raw) > 1 else ""
     fields: dict[str, Any] = {
         "kind": "comparison",

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from whyformer.choices import default_method
 from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError
 from whyformer.estimates import trouble_with
 from whyformer.explainer import CoreExplainer
@@ -18,7 +19,7 @@ from whyformer.extras import SHIPPED, require
 from whyformer.inputs.families import class_names, compares_texts, continues_text, task_of
 from whyformer.inputs.table_schema import Standardize, Table
 from whyformer.learned.learned import fingerprint_of
-from whyformer.registry import Method, default_method, get_method, learned_methods, list_methods
+from whyformer.registry import Method, get_method, learned_methods, list_methods
 from whyformer.results.types import Explanation
 from whyformer.serve.safety import Input, opened_picture, opened_sound
 from whyformer.serve.store import Store

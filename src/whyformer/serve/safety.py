@@ -103,7 +103,7 @@ class Explain(Asked):
     target: Class | Share | None = None
     versus: Class | None = None
     options: Annotated[dict[Name, Plain | Annotated[list[Plain], Field(max_length=100)]], Field(max_length=20)] = {}
-    scalar: Literal["logit", "centred", "probability", "log_odds", "cosine"] = "logit"
+    scalar: Literal["logit", "centred", "probability", "log_odds", "cosine"] = "centred"
     units: Literal["token", "word", "sentence"] = "token"
     generate: Annotated[int, Field(ge=1, le=256)] | None = None
     seed: Annotated[int, Field(ge=0, le=2**31)] = 0

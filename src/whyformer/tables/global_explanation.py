@@ -58,7 +58,7 @@ class CorpusExplanation(Result):
     method: str
     options: dict[str, Any] = field(default_factory=dict)
     target: str = ""
-    scalar: str = "logit"
+    scalar: str = "centred"
     signed: bool = False
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -198,7 +198,7 @@ def explain_global(
     tokenizer: Any = None,
     method: str | None = None,
     target: Aims = None,
-    scalar: Scalar = "logit",
+    scalar: Scalar = "centred",
     batch_size: BatchSize | None = None,
     samples: Annotated[int, Limits(0, 2**31 - 1)] = 500,
     least: Count = 2,

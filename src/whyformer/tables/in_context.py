@@ -252,7 +252,7 @@ def explain_in_context(
     rows: Annotated[str, OneOf(*ROWS)] = "weight",
     baseline: Annotated[str, OneOf("mean", "zero")] = "mean",
     target: Aims = None,
-    scalar: Scalar = "logit",
+    scalar: Scalar = "centred",
     call: Callable[..., Any] | None = None,
     progress: bool | None = None,
 ) -> ContextExplanation | list[ContextExplanation]:

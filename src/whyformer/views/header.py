@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from whyformer.brief import cut
+from whyformer.choices import PASSES, answers, default_method
 from whyformer.errors import shown
-from whyformer.registry import PASSES, answers, default_method, get_method, meaning_of
+from whyformer.registry import get_method, meaning_of
 from whyformer.results.types import EXPLAINS_PROBABILITY, Choice, Cost, Explanation, Hop, Target, scalar_name
 from whyformer.views.image_marks import frames_of, gradient_space
 from whyformer.views.marks import Bar, Bars, Scale
@@ -45,9 +46,8 @@ def method_words(name: str) -> str:
 def choice_words(explanation: Explanation) -> str:
     """Why no other method: the most faithful one known for texts within 128 passes; or what was asked, passes=3"""
     kind, name = DEFAULT_FOR.get(explanation.default_for or "", "such models"), explanation.method
-    passes = PASSES if explanation.passes is None else explanation.passes
-    first = answers(explanation.default_for or "", len(explanation.units), passes)[0][0]
-    asked = "" if explanation.passes is None else f"within passes={passes}"
+    first = answers(explanation.default_for or "", len(explanation.units), explanation.passes)[0][0]
+    asked = "" if explanation.passes is None else f"within passes={explanation.passes}"
     if name not in (first, default_method(explanation.default_for or "")):
         return f"{asked or f'for {kind}'}, since {first} gave no result here"
     if asked:
@@ -57,7 +57,7 @@ def choice_words(explanation: Explanation) -> str:
     quick = get_method(answers(explanation.default_for or "", len(explanation.units), 3)[0][0])
     forwards, backwards = quick.cost(len(explanation.units), **quick.defaults)
     few = f"{forwards:.0f} forward{'s' * (forwards > 1)}" + (f" + {backwards:.0f} backward" if backwards else "")
-    return f"the most faithful method known for {kind} within {passes} passes (passes=3: {quick.name}, {few})"
+    return f"the most faithful method known for {kind} within {PASSES} passes (passes=3: {quick.name}, {few})"
 
 
 # What a method knows of its own error: sums that should come out and do not, and what that leaves to read.

@@ -255,9 +255,10 @@ def completeness(trial: Trial) -> float:
         return math.nan
     base = explanation.base
     if base is None:
-        if explanation.scalar not in VALUES:
+        value = "logit" if explanation.scalar == "centred" else explanation.scalar
+        if value not in VALUES:
             return math.nan
-        base = trial.game.empty(explanation.scalar)
+        base = trial.game.empty(value)
     whole = explanation.value - base
     return abs(float(explanation.scores.sum()) - whole) / abs(whole) if whole else math.nan
 

@@ -1,0 +1,55 @@
+"""What explains when no method is named, within how many passes (measured in docs/reports/frontier.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from whyformer.registry import MASKINGS, get_method
+
+PASSES = 128  # that one input may take; a backward counts two
+USUAL = {"language": 3}  # prompts are long: one forward and one backward, unless more are asked for
+LEAST = 3  # passes of a method with one forward and one backward
+FEWEST = 16  # passes, with which a few parts can be measured
+MOST_UNITS = 1000  # of more, 128 passes measure too few to be better than one pass
+MEASURED = ("text", "image", "table", "sequence", "", "language")  # kinds whose parts are measured at both ends
+AVERAGED = 8  # maskings; more of them gain nothing
+ENOUGH = LEAST * AVERAGED + FEWEST + 1  # passes, with which parts are measured beside so many maskings
+ANYWHERE = "generic_attention"  # also detectors, models of several streams, sound
+ASKED = "occlusion"  # only asks the model: also for a model behind an API (inputs/prompt.py)
+ONE_PASS = ("attn_lrp", "value_x_gradient", ANYWHERE)  # the most faithful first; the first has a patent note
+Choice = tuple[str, dict[str, Any]]  # a method, and options that differ from its defaults
+
+
+def answers(kind: str, units: int, passes: int | None = None) -> list[Choice]:
+    """The default methods for one input: the next one is used if one is not supported or all its scores are zero."""
+    most = PASSES if passes is None else passes
+    ends: Choice = ("two_ended", {"passes": max(most, FEWEST)})
+    masked: list[Choice] = [(ASKED, {})] if units < most else []
+    if kind == "prompt":
+        return masked or [ends]
+    if kind == "function":  # of inputs: it cannot be looked into
+        return [ends, (ASKED, {})]
+    if kind not in MEASURED:  # where attention is not over units, masking them one by one still works
+        return [(ANYWHERE, {}), *masked]
+    few = most < FEWEST or units > MOST_UNITS
+    if kind == "table":
+        forwards, backwards = get_method("decompx").cost(units)  # the work of about a forward per column
+        within = forwards + 2 * backwards <= max(most, LEAST)
+        return [*([] if few else [ends]), *([("decompx", {})] if within else []), (ANYWHERE, {})]
+    names = ONE_PASS[:1] if kind in USUAL else ONE_PASS
+    if (passes is None and (kind in USUAL or units > MOST_UNITS)) or most <= 2 * LEAST:
+        return [*((name, {}) for name in names), *(masked if kind in USUAL else [])]
+    averaged: list[Choice] = [(name, {MASKINGS: min(AVERAGED, (most - 1) // LEAST)}) for name in names]
+    guided: list[Choice] = [] if few or most < ENOUGH else [("two_ended", {"passes": most, "guide": "auto"})]
+    return [*guided, *averaged, *((name, {}) for name in names), *(masked if kind in USUAL else [])]
+
+
+def guides(passes: int | None = None) -> tuple[str, ...]:
+    """Return the methods that can guide two_ended: guide="auto" is the first that runs (python -m bench.frontier)."""
+    averaged = passes is None or passes >= ENOUGH
+    return (*(f"{name}({MASKINGS}={AVERAGED})" for name in ONE_PASS if averaged), *ONE_PASS)
+
+
+def default_method(kind: str) -> str:
+    """Return the default method for an input of usual size."""
+    return answers(kind, 1)[0][0]
