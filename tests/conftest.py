@@ -39,7 +39,8 @@ HELD = ("tests/methods/", "tests/engines/", "tests/tables/", "tests/heads/", "te
 # Papers, twins and authors explain the logit itself: in these tests, that is what is explained unless they say more.
 OF_LOGITS = (
     *("tests/methods/", "tests/engines/", "tests/study/", "tests/inputs/", "tests/tables/", "tests/explainer/"),
-    *("tests/language/", "tests/test_golden", "tests/test_families", "tests/test_stream_contracts", "tests/test_loan"),
+    *("tests/language/", "tests/heads/", "tests/test_golden", "tests/test_families", "tests/test_stream_contracts"),
+    *("tests/test_loan", "tests/test_advice"),
 )
 
 # The shap package compiles a few functions with numba, for many seconds in every process; each is called a few times

@@ -143,7 +143,7 @@ def test_a_decoder_classifier_without_a_padding_token(decoder: nn.Module, method
 
 @pytest.mark.parametrize("name", ["classifier", "language model"])
 def test_shap_where_nothing_can_stand_for_a_token(decoder: nn.Module, name: str) -> None:
-    """Each masked id is looked up as the mean vector of its table; with another token, or a mask, shap runs, too."""
+    """Each masked id is looked up as the mean vector of its table; with another token, shap runs, too."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(**{k: v for k, v in ENCODER.items() if k != "num_labels"})
@@ -153,10 +153,11 @@ def test_shap_where_nothing_can_stand_for_a_token(decoder: nn.Module, name: str)
         ({"input_ids": BOTH}, {}, "mean_vector"),
         ({"input_ids": BOTH}, {"replace": 3}, 3),
         (masked, {}, "mean_vector"),
-        (masked, {"replace": "attention_mask"}, "attention_mask"),
     ):
         found = wf.explain(model, inputs, method="shap", **options)[0]
         assert len(found.scores) == 6 and found.options["replace"] == replace
+    with pytest.raises(errors.NotOffered, match="leaves an empty input"):
+        wf.explain(model, masked, method="shap", replace="attention_mask")
     with pytest.raises(errors.NotOffered, match="give the attention_mask, too"):
         wf.explain(model, {"input_ids": BOTH}, method="occlusion", replace="attention_mask")
 

@@ -217,11 +217,11 @@ def test_a_guide_that_is_no_method_is_named() -> None:
 
 
 def test_where_no_guide_runs_neighbours_are_measured_first() -> None:
-    """Of a model without attention: eight stretches, and then the parts of the strongest."""
+    """Of a model without attention and gradients: eight stretches, and then the parts of the strongest."""
     weights = torch.zeros(40)
     weights[17] = 3.0
     inputs = (torch.ones(1, 40),)
-    (found,) = wf.explain(Scored(lambda x: x @ weights), inputs, target=0, replace="zero", **METHOD, passes=34)
+    (found,) = wf.explain(Scored(lambda x: x.detach() @ weights), inputs, target=0, replace="zero", **METHOD, passes=34)
     assert found.scores.argmax() == 17 and found.scores[17] == pytest.approx(3.0, abs=1e-5)
     assert np.abs(np.delete(found.scores, 17)).max() < 1e-5
     assert found.cost.forwards <= 34 and found.options["guide"] is None

@@ -454,9 +454,9 @@ def _completed(units: Units, chosen: list[list[int]]) -> list[list[int]]:
             key = ("template",)
         elif token in of:
             key = (of[token], role)
-        else:  # a space or line break
+        else:  # a space or line break: of the word before it, else of the first
             key = last if last is not None and last[0] not in {"special", "template"} else ("space", role)
-        if key == last:
+        if key == last or (last == ("space", role) and token in of):
             groups[-1].append(token)
         else:
             groups.append([token])

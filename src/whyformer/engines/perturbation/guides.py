@@ -11,7 +11,7 @@ from torch import Tensor
 
 from whyformer.engines.perturbation.maskings import attributed
 from whyformer.engines.perturbation.regression import KnownErrors
-from whyformer.errors import AmbiguousLayout, MixedInputs, NotOffered, WhyformerError
+from whyformer.errors import AmbiguousLayout, MixedInputs, NonFinite, NotOffered, WhyformerError
 from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.registry import MASKINGS, Method, Passes, get_method, learned_at_hand
 from whyformer.run import ATTENDING, Run
@@ -55,6 +55,8 @@ def guide_of(run: Run, wanted: str, usual: Sequence[str]) -> Guide | None:
             # A batch that a guide refuses as such is explained input by input, each with that guide.
             if wanted != "auto" or (isinstance(error, (AmbiguousLayout, MixedInputs)) and run.batch.size > 1):
                 raise
+            if isinstance(error, NonFinite):
+                _ = run.value_B  # raises where that is no fault of the maskings
             continue
         passes_B = run.forwards_B + 2 * run.backwards_B - before_B
         signed = entry.signed if made.signed is None else made.signed
