@@ -15,9 +15,10 @@ from tests.models.case import seeded
 from tests.support import language
 from tests.tables.models import LAYOUTS, rows, table
 from tests.views import samples
+from whyformer.choices import ANYWHERE, ENOUGH, MEASURED, MOST_UNITS, ONE_PASS, answers, default_method, guides
 from whyformer.demo import census, load_sentiment
 from whyformer.errors import BadInput
-from whyformer.registry import ANYWHERE, FEWEST, MEASURED, MOST_UNITS, ONE_PASS, answers, default_method, get_method
+from whyformer.registry import get_method
 from whyformer.views import scales
 from whyformer.views.html.live import live_data
 from whyformer.views.marks import Bars, Heat, TokenRun
@@ -39,12 +40,19 @@ def spent(e: wf.Explanation) -> float:
 
 
 def test_the_rule_looks_at_kind_size_and_passes_alone() -> None:
-    assert answers("text", 20)[0] == ("two_ended", {"passes": 128})
-    assert answers("image", 196, 512)[0] == ("two_ended", {"passes": 512, "guide": "auto"})
-    assert (
-        answers("text", MOST_UNITS + 1) == answers("text", 20, FEWEST - 1) == [(ONE_PASS["text"], {}), (ANYWHERE, {})]
-    )
+    for kind in ("text", "image", "sequence", ""):
+        assert answers(kind, 20)[0] == ("two_ended", {"passes": 128, "guide": "auto"})
+        assert answers(kind, 196, 512)[0] == ("two_ended", {"passes": 512, "guide": "auto"})
+        assert answers(kind, MOST_UNITS + 1) == answers(kind, 20, 6) == [(name, {}) for name in ONE_PASS]
+        assert answers(kind, 20, 24)[0] == ("attn_lrp", {"maskings": 7})
+        assert answers(kind, 20, ENOUGH - 1)[0] == ("attn_lrp", {"maskings": 8})
+        plain = [name for name, options in answers(kind, 20) if not options]
+        assert plain == list(ONE_PASS), "where nothing can stand for a masked part"
+    assert answers("table", 13)[0] == ("two_ended", {"passes": 128})
+    assert [name for name, _ in answers("table", 13, 3)] == [ANYWHERE]
     assert answers("language", 20) == [("attn_lrp", {}), ("occlusion", {})]
+    assert answers("language", 20, 128)[0] == ("two_ended", {"passes": 128, "guide": "auto"})
+    assert guides()[0] == "attn_lrp(maskings=8)" and guides(ENOUGH - 1) == ONE_PASS
     assert answers("sound", 20) == [(ANYWHERE, {}), ("occlusion", {})] and answers("sound", 128) == [(ANYWHERE, {})]
     assert answers("prompt", 20) == [("occlusion", {})]
     assert answers("prompt", 500) == [("two_ended", {"passes": 128})]
@@ -63,11 +71,12 @@ def test_what_is_chosen_first_exists_and_takes_no_more(kind: str, units: int, pa
 @pytest.mark.parametrize(
     ("text", "passes", "method", "guide"),
     [
-        (SHORT, None, "two_ended", None),
-        (SHORT, 3, "value_x_gradient", None),
-        (SHORT, 16, "two_ended", "value_x_gradient"),
-        (LONG, None, "two_ended", "value_x_gradient"),
-        (LONG, 512, "two_ended", None),
+        (SHORT, None, "two_ended", "attn_lrp(maskings=8)"),
+        (SHORT, 3, "attn_lrp", None),
+        (SHORT, 24, "attn_lrp", None),
+        (SHORT, 48, "two_ended", "attn_lrp(maskings=8)"),
+        (LONG, None, "two_ended", "attn_lrp(maskings=8)"),
+        (LONG, 512, "two_ended", "attn_lrp(maskings=8)"),
     ],
 )
 def test_texts(sentiment: wf.Explainer, text: str, passes: int | None, method: str, guide: str | None) -> None:
@@ -81,7 +90,7 @@ def test_texts(sentiment: wf.Explainer, text: str, passes: int | None, method: s
 def test_other_kinds() -> None:
     vit = CASES["vit"]
     drawing = wf.explain(vit.build("sdpa"), vit.inputs())[0]
-    assert (drawing.method, drawing.options["guide"]) == ("two_ended", "alti") and spent(drawing) <= 128
+    assert (drawing.method, drawing.options["guide"]) == ("two_ended", "attn_lrp(maskings=8)") and spent(drawing) <= 128
     row = wf.explain(LAYOUTS["rtdl"].build(), rows(2), processor=table())[0]
     assert row.method == "two_ended" and row.default_for == "table"
     assert wf.explain(language.model("llama"), "The cat sat on", language.tokenizer()).method == "attn_lrp"
@@ -138,8 +147,8 @@ def test_a_list_is_explained_as_each_of_it(sentiment: wf.Explainer) -> None:
 def test_inputs_of_one_list_may_need_different_methods(
     monkeypatch: pytest.MonkeyPatch, sentiment: wf.Explainer
 ) -> None:
-    monkeypatch.setattr("whyformer.registry.MOST_UNITS", 50)
-    assert [e.method for e in sentiment.explain([SHORT, LONG, SHORT])] == ["two_ended", "value_x_gradient", "two_ended"]
+    monkeypatch.setattr("whyformer.choices.MOST_UNITS", 50)
+    assert [e.method for e in sentiment.explain([SHORT, LONG, SHORT])] == ["two_ended", "attn_lrp", "two_ended"]
 
 
 def test_passes_are_for_methods_that_have_them(sentiment: wf.Explainer) -> None:
@@ -149,19 +158,19 @@ def test_passes_are_for_methods_that_have_them(sentiment: wf.Explainer) -> None:
     with pytest.raises(BadInput, match="passes"):
         sentiment.explain(SHORT, passes=0)
     language_model = wf.Explainer(language.model("llama"), language.tokenizer())
-    assert language_model.explain("The cat sat on", passes=512).method == "attn_lrp"
+    assert language_model.explain("The cat sat on", passes=512).method == "two_ended"
 
 
 def test_the_estimate_is_of_what_would_run(sentiment: wf.Explainer) -> None:
-    assert str(sentiment.estimate(SHORT)).startswith("two_ended: at most 28 forwards + 0 backwards")
-    assert sentiment.estimate(SHORT, passes=3).method == "value_x_gradient"
+    assert str(sentiment.estimate(SHORT)).startswith("two_ended: at most 37 forwards + 8 backwards")
+    assert sentiment.estimate(SHORT, passes=3).method == "attn_lrp"
     for text in (SHORT, LONG):
         told, found = sentiment.estimate(text), sentiment.explain(text)
         assert found.cost.forwards <= told.forwards and found.cost.backwards <= told.backwards
         assert told.forwards + 2 * told.backwards <= 128
     vit = CASES["vit"]
     told = wf.Explainer(vit.build("sdpa")).estimate(vit.inputs(), passes=20)
-    assert (told.forwards, told.backwards) == (20, 0), "alti is one forward"
+    assert (told.forwards, told.backwards) == (7, 6)
 
 
 # Where nothing is found
@@ -201,7 +210,7 @@ def test_the_next_method_is_taken_where_one_finds_nothing(
 
     monkeypatch.setattr(ablation, "_both_ends", lambda game, together: np.zeros(len(together)))
     found = sentiment.explain(SHORT)
-    assert found.method == "value_x_gradient" and not found.nothing_found
+    assert found.method == "attn_lrp" and not found.nothing_found
     assert "since two_ended gave no result here" in str(found.view().details)
 
 

@@ -381,6 +381,7 @@ class ScoredBatch:
                 self.readings += 1
         numbers = logits.numpy()  # numpy is faster for this few elements
         if not np.isfinite(numbers).all():
+            self._unseen = True  # whoever asks next is told, too
             require_finite(logits)
         # Classes that do not exclude each other need not add up to anything.
         summed = self.output.independent or bool(self.batch.answers)

@@ -117,7 +117,8 @@ def _masked(run: Run, count: int, replacement: str | int) -> tuple[Array, Batch,
         for part, units in enumerate(members):
             places = np.flatnonzero(keep_N)[list(units)]
             kept_RN[row * count : (row + 1) * count, places] = kept_MP[:, [part]]
-        changed.append(_drawn(variants, kept_MP, run.seed))
+        as_it_is = {name: run.batch.tensors[name][[row] * count] for name in variants.part_of}
+        changed.append(_drawn(variants, kept_MP, run.seed) if members else as_it_is)
         absent |= variants.absent
         remarks.append([*about, *variants.remarks])
     rows = np.repeat(np.arange(run.batch.size), count).tolist()
