@@ -192,11 +192,12 @@ def test_a_guide_chooses_what_is_measured(passes: int) -> None:
 @pytest.mark.parametrize("guide", ["value_x_gradient", "value_x_gradient(maskings=3)", "alti"])
 def test_many_passes_correct_the_guide_by_ridge_regression(guide: str) -> None:
     """Towards α·guide, with a penalty of an eighth of the number of maskings, in a basis of one row per masking."""
-    passes, taken = 180, {"value_x_gradient": 3, "value_x_gradient(maskings=3)": 10, "alti": 1}[guide]
+    passes = 180
     found = explained("vit", double=True, **METHOD, guide=guide, passes=passes)[0]
     options = {"maskings": 3} if "maskings" in guide else {}
-    said = explained("vit", double=True, method=guide.split("(", maxsplit=1)[0], **options)[0].scores[1:].astype(float)
-    value, masks = value_of_patches("vit", 0), passes - 1 - taken - 2 * 16 - 1
+    alone = explained("vit", double=True, method=guide.split("(", maxsplit=1)[0], **options)[0]
+    said, taken = alone.scores[1:].astype(float), alone.cost.forwards + 2 * alone.cost.backwards
+    value, masks = value_of_patches("vit", 0), int(passes - 1 - taken) - 2 * 16 - 1
     kept = random_maskings(masks, 16, 0)
     assert found.cost.forwards + 2 * found.cost.backwards <= passes and found.options["guide"] == guide
     values = np.array([value(frozenset(np.flatnonzero(row).tolist())) for row in kept])
