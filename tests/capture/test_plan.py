@@ -107,8 +107,8 @@ def test_attention_is_followed_once(by: str, method: str, followed: list[str]) -
     assert followed and np.array_equal(planned, fresh)
 
 
-@pytest.mark.parametrize("name", ["t5", "lxmert", "swin", "detr"])
-def test_streams_and_windows_are_followed_once(name: str, followed: list[str]) -> None:
+@pytest.mark.parametrize("name", ["t5", "detr"])  # what the heads of Swin and LXMERT read is looked at on each input
+def test_streams_are_followed_once(name: str, followed: list[str]) -> None:
     case = CASES[name]
     model, target = case.build(case.implementations[-1]), {"detr": (2, 1)}.get(name, 1)
     first = scores(model, inputs=case.inputs(), target=target)
