@@ -69,7 +69,7 @@ def sharded(model: Any, folder: Path) -> dict[str, Any]:
     x = wf.Explainer(model)
     scored = {}
     for method, options in SCORED.items():
-        found = x.explain(inputs(), method=method, target=1, **options)
+        found = x.explain(inputs(), method=method, target=1, scalar="logit", **options)
         scored[method] = [{"scores": e.scores.tolist(), "value": e.value, "warnings": e.warnings} for e in found]
     advised = refusal(lambda: x.explain(inputs(), method="generic_attention", target=1))
     x.advises = False
@@ -90,7 +90,8 @@ def whole(model: Any) -> list[list[list[float]]]:
     import whyformer as wf
 
     return [
-        [e.scores.tolist() for e in wf.explain(model, inputs(), method="generic_attention", target=1)] for _ in RANKS
+        [e.scores.tolist() for e in wf.explain(model, inputs(), method="generic_attention", target=1, scalar="logit")]
+        for _ in RANKS
     ]
 
 

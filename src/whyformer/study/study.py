@@ -62,8 +62,8 @@ OWN_KEYS = (
     "multiplied."
 )
 FEWER = (
-    "{path}: attention over {keys} positions of {count} tokens or patches (a stride, a choice of them, channels), so it "
-    "is not known which position holds which."
+    "{path}: attention over {keys} positions of {count} tokens or patches (a stride, a choice of them, channels), so "
+    "it is not known which position holds which."
 )
 
 OPAQUE = "the model is called remotely (a function, a server): its attention cannot be captured."
