@@ -92,6 +92,7 @@ def whole(model: Any) -> list[list[list[float]]]:
     return [
         [e.scores.tolist() for e in wf.explain(model, inputs(), method="generic_attention", target=1, scalar="logit")]
         for _ in RANKS
+        for _ in RANKS
     ]
 
 
