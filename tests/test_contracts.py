@@ -87,7 +87,7 @@ def test_contract(method: str, name: str) -> None:
         assert torch.equal(value, before[key])
 
 
-def check_result(batch: list[wf.Explanation], entry: Method) -> None:
+def check_result(batch: list[wf.Explanation], entry: Method, scalar: str = "centred") -> None:
     for explanation in batch:
         scores = explanation.scores
         assert scores.dtype == np.float32
@@ -100,7 +100,7 @@ def check_result(batch: list[wf.Explanation], entry: Method) -> None:
         declared = entry.cost(len(scores), **options)
         assert entry.works or counted == declared or (entry.at_most and max(np.subtract(counted, declared)) <= 0)
         assert explanation.target.index == 1
-        assert explanation.scalar == options.get("score", "centred")  # vit_cx is of the probability, and says so
+        assert explanation.scalar == options.get("score", scalar)  # vit_cx is of the probability, and says so
 
 
 class Counted(TorchDispatchMode):

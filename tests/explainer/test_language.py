@@ -54,7 +54,7 @@ def test_tokens_of_an_answer_are_what_each_is_by_itself(family: str, method: str
         text = {"input_ids": torch.tensor([ids(PROMPT) + answer[:step]])}
         close(explanation, wf.explain(lm, text, method=method, target=answer[step], **options)[0])
     if method not in {"value_zeroing", "integrated_gradients"}:  # the map, and what is said
-        assert sum(e.cost.forwards for e in together) <= (2 if method in ONE_MAP else 1) + 1e-9
+        assert sum(e.cost.forwards for e in together) <= (3 if method in ONE_MAP else 1) + 1e-9
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_oss"])

@@ -97,7 +97,7 @@ class Model(nn.Module):
 
 @pytest.mark.parametrize(
     ("wrong", "picture", "passes"),
-    [("", False, 5), ("", True, 6), ("short", False, 5), ("added", False, 5), ("detour", False, 5)],
+    [("", False, 6), ("", True, 7), ("short", False, 6), ("added", False, 6), ("detour", False, 6)],
 )
 def test_a_model_without_defects_is_studied(wrong: str, picture: bool, passes: int) -> None:
     """Also one that takes another way with few tokens, writes into the result of attention, or leaves torch."""
@@ -217,19 +217,19 @@ def test_what_is_made_wrongly_is_refused(module: Any, name: str, wrongly: Any, m
 def test_the_first_call_adds_a_few_passes(name: str, method: str) -> None:
     case = CASES[name]
     model = case.build(case.implementations[0])
-    # Sites, the rows that feed the head, the audit (two passes), a plain pass, and by what was found: a second length
+    # Sites, the rows that feed the head, the audit (three passes), a plain pass, and by what was found: a second length
     # (texts) or the picture turned around, whether units stand at their positions (pictures, vectors), a measured slope
     # (attention gradients), whether a language model sees later tokens, the share of the head's gradient
     # (maps without gradients).
     second, placed = name != "folded_heads", name not in {"bert", "gpt2"}
-    passes = 1 + 1 + 2 + 1 + second + placed + (name == "gpt2") + 1
+    passes = 1 + 1 + 3 + 1 + second + placed + (name == "gpt2") + 1
     with counted(model) as calls:  # one hook for both calls: another one would be another model
         for setup in (passes, 0):
             found = wf.explain(model, case.inputs(), method=method, target=0)
             assert len(calls) == setup + 1 + (setup > 0)  # the plain pass is made in two halves of the batch
             assert sum(calls) == found[0].cost.setup_forwards + sum(each.cost.forwards for each in found)
             calls.clear()
-            assert name != "bert" or setup + found[0].cost.backwards <= 8
+            assert name != "bert" or setup + found[0].cost.backwards <= 9
 
 
 @pytest.mark.parametrize("batch_size", [None, 1])

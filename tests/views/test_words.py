@@ -144,8 +144,8 @@ def test_every_method_has_a_meaning_in_plain_words_and_the_default_is_named() ->
     assert choice_words(chosen).startswith("the most faithful method known for texts within 128 passes")
     assert choice_words(samples.text(default_for="sound")) == "the default for such models"
     assert choice_words(samples.text(default_for="detector")) == "the default for detectors"
-    assert choice_words(chosen.replace(passes=40, options={"passes": 40})) == "within passes=40"
-    assert choice_words(samples.text("value_x_gradient", default_for="text", passes=3)) == "within passes=3"
+    assert choice_words(chosen.replace(passes=64, options={"passes": 64})) == "within passes=64"
+    assert choice_words(samples.text("attn_lrp", default_for="text", passes=3)) == "within passes=3"
     assert choice_words(samples.text(default_for="text")) == "for texts, since two_ended gave no result here"
 
 

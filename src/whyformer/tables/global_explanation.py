@@ -45,6 +45,7 @@ class CorpusExplanation(Result):
     """
 
     what: ClassVar[str] = "corpus explanation"
+    later: ClassVar[tuple[str, ...]] = ("least",)
 
     words: tuple[str, ...]  # from the largest mean size to the smallest
     counts: Int64  # occurrences
@@ -58,12 +59,12 @@ class CorpusExplanation(Result):
     method: str
     options: dict[str, Any] = field(default_factory=dict)
     target: str = ""
-    scalar: str = "centred"
+    scalar: str = "logit"
     signed: bool = False
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
     model: str = ""
-    least: int = 2
+    least: int | None = None
 
     def ranked(self) -> list[tuple[str, float]]:
         """Return words from the highest mean score to the lowest; ties keep their order."""

@@ -171,7 +171,7 @@ def corpus_view(result: Any) -> View:
     facts = [
         Fact("texts", f"{result.texts}, {duration(result.seconds)}"),
         *_asked(result),
-        Fact("words", f"{len(result.words)}; {result.left_out} more occur fewer than least={result.least} times"),
+        Fact("words", f"{len(result.words)}; {result.left_out} more occur fewer than least={result.least or 2} times"),
         Fact("model", result.model),
     ]
     return View("Words over many texts", tuple(panels), tuple(facts), result.warnings, MEANT, columns=2)
