@@ -22,6 +22,7 @@ from whyformer import demo
 from whyformer.cli.main import app
 from whyformer.errors import MissingExtra
 from whyformer.extras import LIBRARIES, SHIPPED, installed, require
+from whyformer.results.result import RESULTS
 from whyformer.views.html import live as notebook
 
 if sys.version_info >= (3, 11):
@@ -142,12 +143,13 @@ def own_modules() -> dict[str, Any]:
 @contextmanager
 def imports_forgotten() -> Iterator[None]:
     """Modules that are imported meanwhile leave ``sys.modules``, and packages (``wf.tcav``) are as they were."""
-    before = own_modules()
+    before, results = own_modules(), {**RESULTS}
     packages = [(vars(module), {**vars(module)}) for module in (wf, *before.values()) if hasattr(module, "__path__")]
     yield
     for name in own_modules().keys() - before.keys():
         del sys.modules[name]
     sys.modules.update(before)
+    RESULTS.update(results)
     for names, known in packages:
         for name in names.keys() - known.keys():
             del names[name]

@@ -108,7 +108,7 @@ class Patches(nn.Module):
 def test_a_guide_over_other_units_does_not_guide() -> None:
     model, x = seeded(Patches), torch.randn(1, 80, generator=torch.Generator().manual_seed(0))
     (found,) = wf.explain(model, x)
-    assert (found.method, len(found.units), found.options["guide"]) == ("two_ended", 80, None)
+    assert (found.method, len(found.units), found.options["guide"]) == ("two_ended", 80, "attn_lrp(maskings=8)")
     with pytest.raises(NotOffered, match="does not attend over the units"):
         wf.explain(model, x, method="two_ended", guide="value_x_gradient")
 

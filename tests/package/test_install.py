@@ -18,7 +18,7 @@ from tests.support import folders
 from tests.support.packages import PROJECTS, REPOSITORY, built, contents, environment, metadata
 from whyformer.extras import LIBRARIES
 
-LARGEST = 1_250_000  # bytes of the wheel, which is code alone: 3 MB of it, packed
+LARGEST = 1_300_000  # bytes of the wheel, which is code alone: 3 MB of it, packed
 APART = {"ray", "notebook", "saint", "otel"}  # extras that are no part of all, each for its reason in pyproject.toml
 
 
@@ -156,9 +156,7 @@ def test_the_core_explains_tensors_and_names_what_it_misses(
     assert said == {extra: f"pip install 'whyformer[{extra}]'" for extra in said} and len(said) == 7
     assert "explain" in core.run("-m", "whyformer", "--help").stdout
     refused = core.run("-m", "whyformer", "demo", check=False)
-    assert refused.returncode == 1 and refused.stderr.strip().endswith(
-        "pip install 'whyformer[hf,tabular,models,eval]'"
-    )
+    assert refused.returncode == 1 and refused.stderr.strip().endswith("pip install 'whyformer[hf,tabular,models]'")
     assert "Traceback" not in refused.stderr
 
 

@@ -44,8 +44,6 @@ def guide_of(run: Run, wanted: str, usual: Sequence[str]) -> Guide | None:
     for name in (*learned_at_hand(), *usual) if wanted == "auto" else (wanted,):
         entry, options = _named(name)
         try:
-            if run.attended is not None and entry.needs & ATTENDING:
-                raise NotOffered(f"guide={name!r} scores what attention runs over, which is not every unit here.")
             if entry.needs & {"attention_gradients", "input_gradients"}:
                 refuse_without_gradients(run.modality.model, f"guide={name!r}")
             if run.attended is not None and entry.needs & ATTENDING:
