@@ -31,17 +31,18 @@ def answers(kind: str, units: int, passes: int | None = None) -> list[Choice]:
         return [ends, (ASKED, {})]
     if kind not in MEASURED:  # where attention is not over units, masking them one by one still works
         return [(ANYWHERE, {}), *masked]
-    few = most < FEWEST or units > MOST_UNITS
+    many = units > MOST_UNITS
     if kind == "table":
         forwards, backwards = get_method("decompx").cost(units)  # the work of about a forward per column
         within = forwards + 2 * backwards <= max(most, LEAST)
-        return [*([] if few else [ends]), *([("decompx", {})] if within else []), (ANYWHERE, {})]
-    names = ONE_PASS[:1] if kind in USUAL else ONE_PASS
-    if (passes is None and (kind in USUAL or units > MOST_UNITS)) or most <= 2 * LEAST:
-        return [*((name, {}) for name in names), *(masked if kind in USUAL else [])]
+        return [*([] if many or most < FEWEST else [ends]), *([("decompx", {})] if within else []), (ANYWHERE, {})]
+    names, last = (ONE_PASS[:1], masked) if kind in USUAL else (ONE_PASS, [])
+    plain: list[Choice] = [*((name, {}) for name in names), *last]
+    if (passes is None and (kind in USUAL or many)) or most <= 2 * LEAST:
+        return plain
     averaged: list[Choice] = [(name, {MASKINGS: min(AVERAGED, (most - 1) // LEAST)}) for name in names]
-    guided: list[Choice] = [] if few or most < ENOUGH else [("two_ended", {"passes": most, "guide": "auto"})]
-    return [*guided, *averaged, *((name, {}) for name in names), *(masked if kind in USUAL else [])]
+    guided: list[Choice] = [] if many or most < ENOUGH else [("two_ended", {"passes": most, "guide": "auto"})]
+    return [*guided, *averaged, *plain]
 
 
 def guides(passes: int | None = None) -> tuple[str, ...]:
