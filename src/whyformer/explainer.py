@@ -335,7 +335,7 @@ class CoreExplainer(LoadedModel):
                     _ = run.targets  # a wrong one is refused, although the maps do not depend on it
                 role = Observe(run.batch.size, session.names)
                 maps = observe(partial(_numbers, run), role, values=True)
-                require_same(self.model, maps.logits, lambda rows: _numbers(run), halves=False)
+                require_same(self.model, maps.logits, lambda rows: _numbers(run), apart=False)
             else:
                 recorder = Recorder(run.batch.size, session.names, run.study.batch_axes)
                 maps = record(partial(run.output.logits, run.batch), recorder, run.scalars, values=True)

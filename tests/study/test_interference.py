@@ -190,6 +190,12 @@ def test_a_number_far_from_zero_hides_no_mixing(method: str, mixes: float) -> No
         assert (SINGLY in explanation.warnings) is bool(mixes)
 
 
+def test_halves_of_a_batch_that_have_the_same_mean_hide_no_mixing() -> None:
+    twice = {"input_ids": TEXTS["input_ids"][:2].repeat(2, 1)}
+    for explanation in explained(Price(0.3).eval(), twice, "generic_attention"):
+        assert SINGLY in explanation.warnings
+
+
 @pytest.mark.parametrize("method", ["integrated_gradients", "occlusion", "two_ended", "smooth_grad"])
 def test_larger_batches_are_tried_again(method: str) -> None:
     model, long = Odd("room").eval(), {"input_ids": torch.arange(1, 13)[None]}

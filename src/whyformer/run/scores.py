@@ -496,8 +496,8 @@ class ScoredBatch:
         if form in self.study.undisturbed:
             return
         one_row = self.together.shared is not None or self.batch.reference_rows > 0
-        part, halves = self._part_of(self.together), not (one_row or self.modality.mixes_rows)
-        self.setup_forwards += require_same(self.modality.model, logits, part, halves, self.positions(self.batch))
+        part, apart = self._part_of(self.together), not (one_row or self.modality.mixes_rows)
+        self.setup_forwards += require_same(self.modality.model, logits, part, apart, self.positions(self.batch))
         self.study.undisturbed.add(form)
 
     def _form(self, graph: bool) -> tuple[Any, ...]:

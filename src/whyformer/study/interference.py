@@ -2,8 +2,8 @@
 
 Torch's fused encoder sets padded rows to zero and is left aside as soon as a function mode is on. So the output under
 interception is compared with that of a plain pass, once for each form of a batch. Other code mixes the rows of a batch
-(Nystromformer divides by the largest sum of all of them). So the plain pass is made in two halves: whatever depends on
-all rows is another one for at least one half. Such inputs are run singly from then on, and the results say so.
+(Nystromformer divides by the largest sum of all of them). So the plain pass is made in two parts: whatever depends on
+all rows is another one for at least one of them. Such inputs are run singly from then on, and the results say so.
 """
 
 from __future__ import annotations
@@ -361,30 +361,30 @@ def rounding(model: nn.Module, logits: Tensor) -> float:
     return step * (COARSE_STEPS[0] * largest + COARSE_STEPS[1])
 
 
-def require_same(model: nn.Module, watched: Tensor, part: Part, halves: bool, positions: int = 0) -> int:
+def require_same(model: nn.Module, watched: Tensor, part: Part, apart: bool, positions: int = 0) -> int:
     """Raise if ``watched``, logits under interception, differ from those without; return the rows that ran for it.
 
-    halves: find out as well whether rows change each other's answers. positions: of all rows together.
+    apart: find out as well whether rows change each other's answers. positions: of all rows together.
     """
     everything, looked = slice(len(watched)), watched.detach().float()
-    halves = halves and len(watched) > 1 and MIXES not in known_about(model)
+    apart = apart and len(watched) > 1 and MIXES not in known_about(model)
     with torch.no_grad():
-        plain = _halved(part, len(watched)) if halves else part(everything).detach().float()
+        plain = _split(part, len(watched)) if apart else part(everything).detach().float()
         if same(model, plain, looked):
-            if not halves or unmixed(model, plain, looked, positions):
+            if not apart or unmixed(model, plain, looked, positions):
                 return len(watched)
             together = part(everything).detach().float()
             if unmixed(model, plain, together, positions):
                 return 2 * len(watched)
             raise mixed(model, together, plain)
-        together = part(everything).detach().float() if halves else plain
+        together = part(everything).detach().float() if apart else plain
         again = part(everything).detach().float()
     if not same(model, together, again):
         raise NotOffered(
             f"the model's output is random ({_shown(together, again)} in two passes), so it cannot be explained. "
             "Remove the randomness from its forward, or seed it there."
         )
-    if halves and same(model, together, looked):
+    if apart and same(model, together, looked):
         raise mixed(model, together, plain)
     fused = torch.backends.mha.get_fastpath_enabled()
     if fused:  # is the answer the same once torch's fused encoder is off?
@@ -411,18 +411,18 @@ def require_apart(model: nn.Module, together: Tensor, part: Part, positions: int
     if is_tried(model, positions) or len(together) < 2:
         return 0
     with torch.no_grad():
-        halves = _halved(part, len(together))
-    if not unmixed(model, halves, together.detach().float(), positions):
-        raise mixed(model, together.detach().float(), halves)
+        apart = _split(part, len(together))
+    if not unmixed(model, apart, together.detach().float(), positions):
+        raise mixed(model, together.detach().float(), apart)
     return len(together)
 
 
-def unmixed(model: nn.Module, halves: Tensor, together: Tensor, positions: int) -> bool:
+def unmixed(model: nn.Module, apart: Tensor, together: Tensor, positions: int) -> bool:
     """Return whether rows have the logits that they have in smaller batches; if so, remember it."""
-    result = same(model, halves, together)
-    if result and rounding_step(model, halves) <= torch.finfo(torch.float32).eps:
-        least = FINE * (float(halves.abs().max()) + 1)  # the same rows: rounding is all that may differ
-        result = _apart(halves, together) <= min(least_effect(halves), least)
+    result = same(model, apart, together)
+    if result and rounding_step(model, apart) <= torch.finfo(torch.float32).eps:
+        least = FINE * (float(apart.abs().max()) + 1)  # the same rows: rounding is all that may differ
+        result = _apart(apart, together) <= min(least_effect(apart), least)
     if result:
         known_about(model).update({MIXES: False, LARGEST: positions})
     return result
@@ -437,10 +437,10 @@ def mixed(model: nn.Module, together: Tensor, apart: Tensor) -> MixedInputs:
     )
 
 
-def _halved(part: Part, rows: int) -> Tensor:
-    """(rows, C) of two passes, over half of the rows each."""
-    halves = [part(half).detach().float() for half in (slice(0, rows // 2), slice(rows // 2, rows))]
-    return torch.cat(halves) if len({half.shape[1] for half in halves}) == 1 else halves[0]
+def _split(part: Part, rows: int) -> Tensor:
+    """(rows, C) of two passes, the first row alone and all others: halves of masked inputs may have the same mean."""
+    parts = [part(some).detach().float() for some in (slice(0, 1), slice(1, rows))]
+    return torch.cat(parts) if len({some.shape[1] for some in parts}) == 1 else parts[0]
 
 
 def same(model: nn.Module, one: Tensor, other: Tensor) -> bool:
