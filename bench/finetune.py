@@ -11,7 +11,7 @@ reads the first one, "gpt2" looks back only and reads the last one. Some of thei
 a mask is nothing new to them.
 
 --data and --test are lines of ``text<TAB>label``, or a csv.xz with the columns review and sentiment; without --test,
-the texts behind those of training are. Texts are cut to 128 tokens.
+the texts behind those of training are. Texts are cut to --length tokens.
 
 The folder --out holds model, tokenizer and ``held_out.tsv``, texts that training did not see, cut as the model reads
 them: what --data of bench.frontier takes.
@@ -42,23 +42,25 @@ SHAPES: dict[str, dict[str, Any]] = {
     "gpt2": {"max_position_embeddings": MAX_LENGTH},
 }
 HEADS = 4
+LONGEST = 512
 MASKED = 0.15  # share of the tokens that a new model reads as masks
 Texts = list[tuple[str, int]]
 
 
 def labelled(path: Path, count: int = sys.maxsize) -> Texts:
-    """The first texts of a file, each in one line, with 0 or 1."""
+    """The first texts of a file, each in one line, with the number of its class."""
     rows = read_tsv(path) if path.suffix == ".tsv" else read_reviews(path, count)
     return [(" ".join(re.sub(r"<br\s*/?>", " ", text).split()), label) for text, label in rows[:count]]
 
 
 def cut(tokenizer: Any, text: str) -> str:
     """The beginning of a text that the model can read."""
-    ends = tokenizer(text, truncation=True, max_length=MAX_LENGTH, return_offsets_mapping=True)["offset_mapping"]
+    length = min(tokenizer.model_max_length, LONGEST)
+    ends = tokenizer(text, truncation=True, max_length=length, return_offsets_mapping=True)["offset_mapping"]
     return text[: max(end for _, end in ends)]
 
 
-def untrained(shape: str, tokenizer: Any, layers: int, width: int) -> Any:
+def untrained(shape: str, tokenizer: Any, layers: int, width: int, classes: int) -> Any:
     config = AutoConfig.for_model(
         shape,
         **SHAPES[shape],
@@ -72,7 +74,7 @@ def untrained(shape: str, tokenizer: Any, layers: int, width: int) -> Any:
         eos_token_id=tokenizer.sep_token_id,
         cls_token_id=tokenizer.cls_token_id,
         sep_token_id=tokenizer.sep_token_id,
-        num_labels=len(LABELS),
+        num_labels=classes,
     )
     return AutoModelForSequenceClassification.from_config(config)
 
@@ -96,6 +98,8 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--test", type=Path, help="texts with labels that training does not see")
     parser.add_argument("--texts", type=int, default=4000, help="to train on")
     parser.add_argument("--held-out", type=int, default=1000, help="texts to test on, at most")
+    parser.add_argument("--length", type=int, default=MAX_LENGTH, help="tokens of a text, at most; 128 with --shape")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--lr", type=float, default=1e-4)
@@ -110,24 +114,28 @@ def main(words: list[str] | None = None) -> int:
     torch.manual_seed(options.seed)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    tokenizer = AutoTokenizer.from_pretrained(options.base)
-    if options.shape is None:
-        model = AutoModelForSequenceClassification.from_pretrained(
-            options.base, num_labels=len(LABELS), dtype=torch.float32
-        )
-    else:
-        model = untrained(options.shape, tokenizer, options.layers, options.width)
-    model.config.id2label, model.config.label2id = LABELS, {label: index for index, label in LABELS.items()}
+    tokenizer = AutoTokenizer.from_pretrained(options.base, model_max_length=options.length)
     rows = labelled(options.data, options.texts + (0 if options.test else options.held_out))
     train = rows[: options.texts]
     test = labelled(options.test, options.held_out) if options.test else rows[options.texts :]
-    ids, lengths = encode(tokenizer, [text for text, _ in train], model.device)
+    classes = 1 + max(label for _, label in rows)
+    if options.shape is None:
+        model = AutoModelForSequenceClassification.from_pretrained(
+            options.base, num_labels=classes, dtype=torch.float32
+        )
+    else:
+        model = untrained(options.shape, tokenizer, options.layers, options.width, classes)
+    if classes == len(LABELS):
+        model.config.id2label, model.config.label2id = LABELS, {label: index for index, label in LABELS.items()}
+    model.to(options.device)
+    ids, lengths = encode(tokenizer, [text for text, _ in train], model.device, options.length)
     if options.shape is not None:
-        ids = masked(ids, tokenizer, options.seed)
-    labels = torch.tensor([label for _, label in train])
+        ids = masked(ids.cpu(), tokenizer, options.seed).to(model.device)
+    labels = torch.tensor([label for _, label in train], device=model.device)
 
     def report(epoch: int, loss: float) -> None:
-        say(f"epoch {epoch}, loss {loss:.3f}, right on held-out texts: {accuracy(model, tokenizer, test):.3f}")
+        right = accuracy(model, tokenizer, test, options.length)
+        say(f"epoch {epoch}, loss {loss:.3f}, right on held-out texts: {right:.3f}")
 
     settings = {name: getattr(options, name) for name in ("seed", "batch", "lr", "epochs")}
     fit(model, ids, lengths, lambda logits, batch: F.cross_entropy(logits, labels[batch]), settings, report)

@@ -9,11 +9,11 @@ LABELS = {0: "negative", 1: "positive"}
 MAX_LENGTH = 128
 
 
-def encode(tokenizer, texts, device):
+def encode(tokenizer, texts, device, length=MAX_LENGTH):
     """Token ids as one padded tensor, and the length of each row."""
     rows = []
     for start in range(0, len(texts), 20000):
-        rows += tokenizer(texts[start : start + 20000], truncation=True, max_length=MAX_LENGTH)["input_ids"]
+        rows += tokenizer(texts[start : start + 20000], truncation=True, max_length=length)["input_ids"]
     lengths = torch.tensor([len(row) for row in rows])
     ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.int32)
     for index, row in enumerate(rows):
@@ -39,18 +39,18 @@ def forward(model, ids, lengths, batch):
 
 
 @torch.no_grad()
-def predict(model, tokenizer, texts, size=512):
+def predict(model, tokenizer, texts, size=512, length=MAX_LENGTH):
     """Logits of each text, in order, on the CPU."""
     model.eval()
-    ids, lengths = encode(tokenizer, texts, model.device)
-    logits = torch.zeros(len(texts), 2)
+    ids, lengths = encode(tokenizer, texts, model.device, length)
+    logits = torch.zeros(len(texts), model.config.num_labels)
     for batch in lengths.argsort().split(size):
         logits[batch] = forward(model, ids, lengths, batch).float().cpu()
     return logits
 
 
-def accuracy(model, tokenizer, rows):
-    logits = predict(model, tokenizer, [text for text, _ in rows])
+def accuracy(model, tokenizer, rows, length=MAX_LENGTH):
+    logits = predict(model, tokenizer, [text for text, _ in rows], length=length)
     labels = torch.tensor([label for _, label in rows])
     return (logits.argmax(1) == labels).float().mean().item()
 
