@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import random
 from collections.abc import Iterator
@@ -122,14 +123,14 @@ def process_state_is_restored() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def logits_are_explained(request: pytest.FixtureRequest) -> Iterator[None]:
-    from whyformer.explainer import CoreExplainer
+    from whyformer.options import Request
     from whyformer.tables.global_explanation import explain_global
     from whyformer.tables.in_context import explain_in_context
 
     with pytest.MonkeyPatch.context() as patch:
-        for verb in (CoreExplainer.explain, explain_global, explain_in_context):
+        for verb in (Request.__init__, inspect.unwrap(explain_global), inspect.unwrap(explain_in_context)):
             if request.node.nodeid.startswith(OF_LOGITS) and "test_parameters" not in request.node.nodeid:
-                patch.setitem(vars(verb)["__wrapped__"].__kwdefaults__, "scalar", "logit")
+                patch.setitem(verb.__kwdefaults__, "scalar", "logit")
         yield
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ from whyformer.inputs.output import Output
 from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import LONG, SavedBytes, free_bytes, recomputable
-from whyformer.parameters import OneOf
 from whyformer.registry import AUTO, MASKINGS, Method, get_method, list_methods
 from whyformer.run import Run
 from whyformer.run.session import Session
@@ -114,7 +113,6 @@ def _sentence(ways: Sequence[Way], message: str) -> str:
     return f"{use} a {' or '.join(kinds)} method: {listed(named, 'or')}."
 
 
-Memory = Annotated[str, OneOf("auto", "fold", "full")]
 SHARE = 0.25  # of the free memory that stored maps may take before they are folded
 FULL = 0.85  # of the free memory that a pass may take before its layers are computed again
 SHORT = 256  # positions of the piece that a forward pass is measured on

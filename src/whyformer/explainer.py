@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from torch import Tensor
 
@@ -17,32 +17,20 @@ from whyformer.capture.roles import Observe, Recorder
 from whyformer.choices import ANYWHERE, MEASURED, USUAL, answers
 from whyformer.compiled import Compiled, Graphs, Question
 from whyformer.errors import BadInput, CaptureError, NotOffered
-from whyformer.estimates import Estimate, Memory, advise, estimate, foldable
-from whyformer.explanations import Settings, contrast, explanations, is_of_answers, of_run, take_all_tokens
+from whyformer.estimates import Estimate, advise, estimate, foldable
+from whyformer.explanations import Settings, contrast, explanations, is_of_answers, of_run, shaped, take_all_tokens
 from whyformer.hops import explained_through
 from whyformer.inputs.batch import Column, Messages, Paired, Prompted, Several, Single, Tensors
-from whyformer.inputs.decoding import Decoding
 from whyformer.inputs.language import require_next_token
 from whyformer.inputs.modalities import Source
-from whyformer.inputs.units import SIZES, token_sentences
+from whyformer.inputs.units import token_sentences
 from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.loan.borrow import argument_name, borrowed, called_with, refresh
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.loan.turns import Draws
-from whyformer.parameters import (
-    BatchSize,
-    Count,
-    Limits,
-    Named,
-    NotEmpty,
-    OneOf,
-    PassCount,
-    Seed,
-    Words,
-    checked,
-    refuse_misspelled,
-)
-from whyformer.registry import AUTO, MASKINGS, Method, get_method, list_methods
+from whyformer.options import AnswerPart, Generate, Name, Names, Options, Request, Sizing, Writing, takes
+from whyformer.parameters import CharacterRange, Named, checked
+from whyformer.registry import AUTO, MASKINGS, Method, get_method
 from whyformer.results.types import ByMethod, Cost, Explanation, Explanations, Generation, Record
 from whyformer.run import Attribution, Run
 from whyformer.run.session import LoadedModel, Session
@@ -51,20 +39,14 @@ from whyformer.study.facts import Leak
 from whyformer.study.interference import require_same
 from whyformer.targets import Aims, Scalar, logits_of
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 log = logging.getLogger("whyformer.explainer")
 
-Span = Literal[True] | str | tuple[int, int]  # the answer as a whole, a text in it, or a range of its characters
+Whole = Literal[True] | str | CharacterRange  # the answer as a whole, a text in it, or a range of its characters
 Tokens = int | Mapping[str, Any]  # that are written
-Name = str | Named | None  # of a method, or a learned one; None: the default
-Names = Sequence[str | Named]
 Each = Explanations[Explanation]
-CharacterRange = Annotated[tuple[int, int], Words("(start, end), characters of the text", "(start, end) pairs")]
-Segments = Annotated[str, OneOf(*SIZES)] | Annotated[Sequence[CharacterRange], NotEmpty()] | Mapping[str, Any]
-Text = Annotated[str, NotEmpty()]
-_PARTS = Words('"thoughts", a role, a text, or a list of roles, texts and (start, end) pairs of characters')
-Through = Annotated[Text | Annotated[Sequence[Text | CharacterRange], NotEmpty()], _PARTS] | None
-HopCount = Annotated[int, Limits(0, 100)]
-Generate = Count | Mapping[str, Any] | None  # tokens, or what model.generate is told
 
 
 class CoreExplainer(LoadedModel):
@@ -105,128 +87,108 @@ class CoreExplainer(LoadedModel):
         inputs: Single,
         *,
         method: Name = None,
-        target: Aims = None,
-        scalar: Scalar = "centred",
-        batch_size: BatchSize | None = None,
-        memory: Memory = "auto",
-        keep_layers: bool = False,
-        units: Segments = "token",
+        span: AnswerPart = False,
         generate: None = None,
-        span: bool | Text | CharacterRange = False,
-        choices: Sequence[str] | None = None,
-        one_pass: bool = False,
-        first_token: bool = True,
-        through: Through = None,
-        hops: HopCount = 1,
-        passes: PassCount | None = None,
-        seed: Seed = 0,
-        progress: bool | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Explanation: ...
     @overload
-    def explain(self, inputs: Single | Prompted, *, method: Name = None, span: Span, **others: Any) -> Explanation: ...
-    @overload
-    def explain(
-        self, inputs: Single | Prompted, *, method: Name = None, generate: Tokens, **others: Any
-    ) -> Generation: ...
-    @overload
-    def explain(self, inputs: Prompted, *, method: Name = None, **others: Any) -> Explanation | Generation: ...
-    @overload
-    def explain(self, inputs: Tensors, *, method: Name = None, **others: Any) -> Each: ...
-    @overload
-    def explain(self, inputs: Messages, *, method: Name = None, **others: Any) -> Explanation | Each: ...
-    @overload
-    def explain(
-        self, inputs: Several, *, method: Name = None, generate: Tokens, **others: Any
-    ) -> Explanations[Generation]: ...
-    @overload
-    def explain(self, inputs: Several, *, method: Name = None, **others: Any) -> Each: ...
-    @overload
-    def explain(self, inputs: Paired, *, method: Name = None, **others: Any) -> Explanation: ...
-    @overload
-    def explain(self, inputs: Tensors | Several, *, method: Names, **others: Any) -> ByMethod[Each]: ...
-    @overload
-    def explain(self, inputs: Single | Paired, *, method: Names, **others: Any) -> ByMethod[Explanation]: ...
-    @overload
-    def explain(self, inputs: Column, *, method: Name = None, **others: Any) -> Explanation | Each: ...
-    @checked
     def explain(
         self,
-        inputs: Any,
+        inputs: Single | Prompted,
         *,
-        method: Name | Names = None,
-        target: Aims = None,
-        scalar: Scalar = "centred",
-        batch_size: BatchSize | None = None,
-        memory: Memory = "auto",
-        keep_layers: bool = False,
-        units: Segments = "token",
+        method: Name = None,
+        span: Whole,
         generate: Generate = None,
-        span: bool | Text | CharacterRange = False,
-        choices: Annotated[Sequence[str], NotEmpty()] | None = None,
-        one_pass: bool = False,
-        first_token: bool = True,
-        through: Through = None,
-        hops: HopCount = 1,
-        passes: PassCount | None = None,
-        seed: Seed = 0,
-        progress: bool | None = None,
-        **options: Any,
-    ) -> Any:
+        **options: Unpack[Options],
+    ) -> Explanation: ...
+    @overload
+    def explain(
+        self,
+        inputs: Single | Prompted,
+        *,
+        method: Name = None,
+        generate: Tokens,
+        span: Literal[False] = False,
+        **options: Unpack[Options],
+    ) -> Generation: ...
+    @overload
+    def explain(
+        self, inputs: Prompted, *, method: Name = None, **options: Unpack[Writing]
+    ) -> Explanation | Generation: ...
+    @overload
+    def explain(  # type: ignore[overload-overlap]  # a mapping of tensors is not a row of a table
+        self, inputs: Tensors, *, method: Name = None, **options: Unpack[Writing]
+    ) -> Each: ...
+    @overload
+    def explain(self, inputs: Messages, *, method: Name = None, **options: Unpack[Writing]) -> Explanation | Each: ...
+    @overload
+    def explain(
+        self,
+        inputs: Several,
+        *,
+        method: Name = None,
+        generate: Tokens,
+        span: AnswerPart = False,
+        **options: Unpack[Options],
+    ) -> Explanations[Generation]: ...
+    @overload
+    def explain(
+        self,
+        inputs: Several,
+        *,
+        method: Name = None,
+        generate: None = None,
+        span: AnswerPart = False,
+        **options: Unpack[Options],
+    ) -> Each: ...
+    @overload
+    def explain(self, inputs: Paired, *, method: Name = None, **options: Unpack[Writing]) -> Explanation: ...
+    @overload
+    def explain(  # type: ignore[overload-overlap]
+        self, inputs: Tensors | Several, *, method: Names, **options: Unpack[Writing]
+    ) -> ByMethod[Each]: ...
+    @overload
+    def explain(
+        self, inputs: Single | Paired, *, method: Names, **options: Unpack[Writing]
+    ) -> ByMethod[Explanation]: ...
+    @overload
+    def explain(self, inputs: Column, *, method: Name = None, **options: Unpack[Writing]) -> Explanation | Each: ...
+    @checked
+    @takes(Writing)
+    def explain(self, inputs: Any, *, method: Name | Sequence[str | Named] = None, **options: Any) -> Any:
         """Explain inputs: one Explanation for one raw input, a list for several, a dict for several methods.
 
-        For language models: ``generate`` explains the generated tokens one by one; ``span`` the log-probability of the
-        whole answer, or of a part of it; ``through`` and ``hops`` hand the answer's relevance on thoughts and tool
-        messages on to what produced them (formulas: whyformer/hops.py); ``choices`` the next token among some tokens;
-        ``one_pass`` uses one gradient for all tokens of the answer; ``first_token=False`` gives no score to the first
-        token, which is an attention sink in many models (its share is in ``checks``). ``units``: the scored units:
-        "token", "word", "sentence" or ranges of characters; for a text with images, ``{"text": "word", "image":
-        [boxes or masks]}``; for tables, "groups" of columns that carry the same information. ``memory``: attention maps
-        are stored ("full"), never stored ("fold"), or stored if they fit ("auto").
-        ``method``: None or "auto" uses the most faithful method known for the kind and size of each input within
-        ``passes`` (128 if None; a backward counts as two forwards, so 3 is one forward and one backward).
+        method: name, or a list of names; None or "auto" uses the most faithful method known for the kind and size of
+        each input within ``passes``.
         """
-        if options:
-            refuse_unknown(CoreExplainer.explain, options, f"{type(self).__name__}.explain")
-        method = method.name if isinstance(method, Named) else method
-        names = [method] if method is None or isinstance(method, str) else list(method)
-        if not names:
-            raise BadInput("method=[] is empty: omit it for the default, or name some (wf.list_methods()).")
+        owner = f"{type(self).__name__}.explain"
+        request = Request.of(CoreExplainer.explain, method, options, owner=owner)
+        return self.answer(inputs, request)
+
+    def answer(self, inputs: Any, request: Request) -> Any:
+        """Explain inputs as a request says whose values were checked."""
         source = self.source(inputs)
-        asked: dict[str, Any] = {
-            "units": units, "generate": generate, "span": span, "choices": choices, "scalar": scalar, "seed": seed,
-            "batch_size": batch_size, "progress": progress, "memory": memory, "first_token": first_token,
-            "passes": passes,
-        }  # fmt: skip
-        if through is not None or hops != 1:
-            asked |= {"target": target, "one_pass": one_pass, "keep_layers": keep_layers}
+        if request.through is not None or request.hops != 1:
             with self.borrowed():
-                unchecked = partial(inspect.unwrap(CoreExplainer.explain), self)
-                return explained_through(unchecked, source, through, hops, method, asked, options)
-        if type(target) is tuple and is_of_answers(source, target):
-            return contrast(self.explain, source, target, method, **asked, **options)  # type: ignore[arg-type]
-        chosen, settings = self._chosen(source, names, passes, options, keep_layers or memory == "fold")
-        arguments: dict[str, Any] = {"target": target, "scalar": scalar, "batch_size": batch_size, "seed": seed}
-        arguments |= {"progress": progress, "keep_layers": keep_layers, "memory": memory}
-        arguments["foldable"] = partial(foldable, chosen, settings)
-        if units != "token":
-            arguments["units"] = units
-        source.modality.first_token = first_token
-        if generate is not None or span or choices is not None or one_pass:
-            arguments["decoding"] = Decoding(generate, span, tuple(choices or ()), one_pass, seed)
+                return explained_through(self.answer, source, request)
+        if type(request.target) is tuple and is_of_answers(source, request.target):
+            return contrast(self.answer, source, request)
+        chosen, settings = self._chosen(source, request)
+        source.modality.first_token = request.first_token
         question: Question | None = None
-        if self.graphs is not None and len(chosen) == 1 and not {"decoding", MASKINGS} & {*arguments, *options}:
-            question = Question(chosen[0], settings[chosen[0].name], scalar, keep_layers, seed)
-            answers = self.graphs.answers(source, question, target, batch_size, units)
+        if self.graphs is not None and len(chosen) == 1 and not request.decoding and MASKINGS not in request.rest:
+            m, asked = chosen[0], (request.target, request.batch_size)
+            question = Question(m, settings[m.name], request.scalar, request.keep_layers, request.seed)
+            answers = self.graphs.answers(source, question, *asked, request.units)
             if answers is not None:
                 made = Explanations(e for answer in answers for e in _made(question, *answer))
-                one = made[0] if source.single else made
-                return one if method is None or isinstance(method, str) else ByMethod({chosen[0].name: one})
-        session, results = self._explained(source, chosen, settings, arguments)
-        if passes is not None:  # said in place of "the default": what was asked
+                return shaped(request, {m.name: made[0] if source.single else made})
+        session, results = self._explained(source, chosen, settings, request)
+        if request.passes is not None:  # said in place of "the default": what was asked
+            names = request.methods
             unnamed = {AUTO} if len(names) > 1 else set(results) if names[0] in (None, AUTO) else set()
             for name in unnamed & results.keys():
-                results[name] = [e.replace(passes=passes) for e in results[name]]
+                results[name] = [e.replace(passes=request.passes) for e in results[name]]
         log.debug(
             "%s: %d inputs of %s, %g forwards and %g backwards",
             ", ".join(results),
@@ -236,29 +198,19 @@ class CoreExplainer(LoadedModel):
             session.backwards,
         )
         if self.graphs is not None and question is not None:
-            name, make = chosen[0].name, partial(_made, question)
-            results[name] = self.graphs.learned(source, question, session, target, batch_size, results[name], make)
-        shaped: dict[str, Any] = ByMethod({name: Explanations(each) for name, each in results.items()})
-        if session.batch.groups:  # a list per input that gives several (detections, generated tokens)
-            shaped = ByMethod({name: _grouped(each, session.batch.groups) for name, each in results.items()})
-        if session.batch.trunks and session.batch.groups:
-            facts = dict(zip(session.batch.groups, session.batch.encodings, strict=True))
-            last = [facts[row] for row in sorted(facts)]  # of each answer, what is known at its last token
-            shaped = ByMethod({name: Explanations(map(_generation, lists, last)) for name, lists in shaped.items()})
-        if session.single:
-            shaped = ByMethod({name: each[0] for name, each in shaped.items()})
-        return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
+            make = partial(_made, question)
+            results[m.name] = self.graphs.learned(source, question, session, *asked, results[m.name], make)
+        return shaped(request, {name: _per_input(session, each) for name, each in results.items()})
 
-    def _chosen(
-        self, source: Source, names: Sequence[Name], passes: int | None, options: dict[str, Any], mapped: bool
-    ) -> tuple[list[Method], Settings]:
+    def _chosen(self, source: Source, request: Request) -> tuple[list[Method], Settings]:
         """The methods, and the options of each: an option goes to those that have it, and one must."""
-        if passes is not None:
+        names, options = list(request.methods), dict(request.rest)
+        if request.passes is not None:
             if not any("passes" in get_method(name or AUTO).options for name in names):
-                raise BadInput(f"passes={passes} is for method='auto': {names[0]} has no such option, omit it.")
-            options = options | {"passes": passes}
+                raise BadInput(f"passes={request.passes} is for method='auto': {names[0]} has no such option, omit it.")
+            options["passes"] = request.passes
         if len(names) == 1 and names[0] in (None, AUTO):
-            names = [self._unasked(source, options, mapped)]
+            names = [self._unasked(source, options, request.keep_layers or request.memory == "fold")]
             if "passes" not in get_method(names[0] or AUTO).options:  # one pass in any case
                 options = {name: value for name, value in options.items() if name != "passes"}
         chosen = [get_method(name or AUTO) for name in names]
@@ -279,17 +231,30 @@ class CoreExplainer(LoadedModel):
         return choices[0] if others else AUTO
 
     def _explained(
-        self, source: Source, chosen: list[Method], settings: Settings, arguments: dict[str, Any]
+        self, source: Source, chosen: list[Method], settings: Settings, request: Request
     ) -> tuple[Session, dict[str, list[Explanation]]]:
         """One explanation per input, by method."""
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
         with borrowed(self.model, self.marks):
             session: Session | None = None
             try:
-                session = Session(self, source, **arguments)
+                session = Session(
+                    self,
+                    source,
+                    target=request.target,
+                    scalar=request.scalar,
+                    batch_size=request.batch_size,
+                    seed=request.seed,
+                    progress=request.progress,
+                    keep_layers=request.keep_layers,
+                    units=request.units,
+                    decoding=request.decoding,
+                    memory=request.memory,
+                    foldable=partial(foldable, chosen, settings),
+                )
                 if not source.modality.first_token:
                     require_next_token(session.modality, session.batch, "first_token=False is")
-                if session.batch.trunks and arguments["batch_size"] is None:
+                if session.batch.trunks and request.batch_size is None:
                     take_all_tokens(session, chosen, settings)
                 for m in chosen:
                     if m.needs & {"attention_gradients", "input_gradients"}:
@@ -345,22 +310,14 @@ class CoreExplainer(LoadedModel):
             return with_streams(maps, run.study)
 
     @checked
-    def estimate(
-        self,
-        inputs: Any,
-        *,
-        method: Name = None,
-        batch_size: BatchSize | None = None,
-        memory: Memory = "auto",
-        units: Segments = "token",
-        passes: PassCount | None = None,
-        **options: Any,
-    ) -> Estimate:
+    @takes(Sizing)
+    def estimate(self, inputs: Any, *, method: Name = None, **options: Unpack[Sizing]) -> Estimate:
         """Estimate memory and passes of ``explain``, without explaining."""
-        source = self.source(inputs)
-        chosen, settings = self._chosen(source, [method], passes, options, memory == "fold")
-        with self.session(source, batch_size=batch_size, memory=memory, units=units) as session:
-            return estimate(session, chosen[0], settings[chosen[0].name])
+        source, request = self.source(inputs), Request.of(None, method, options, Sizing)
+        (m,), settings = self._chosen(source, request)
+        sizes: dict[str, Any] = {"batch_size": request.batch_size, "memory": request.memory, "units": request.units}
+        with self.session(source, **sizes) as session:
+            return estimate(session, m, settings[m.name])
 
     def study(self, inputs: Any) -> Study:
         """Analyse the model: attention sites, ledger, readout row, patch grid, leak audit."""
@@ -374,14 +331,6 @@ class CoreExplainer(LoadedModel):
     def audit(self, inputs: Any) -> Leak:
         """Test whether information passes between positions outside the captured attention (study/facts.py)."""
         return self.study(inputs).leak
-
-
-PARAMETERS = set(inspect.signature(CoreExplainer.explain).parameters)
-
-
-def refuse_unknown(function: Callable[..., Any], options: Iterable[str], owner: str = "") -> None:
-    """Raise for an option that no method has and that resembles a parameter of ``function``."""
-    refuse_misspelled(function, options, (name for m in list_methods().values() for name in m.options), owner)
 
 
 def _numbers(run: Run) -> Tensor:
@@ -399,9 +348,18 @@ def _numbers(run: Run) -> Tensor:
     return numbers.reshape(len(numbers), -1)
 
 
-def _grouped(explanations: list[Explanation], groups: tuple[int, ...]) -> list[list[Explanation]]:
-    each = ([e for e, g in zip(explanations, groups, strict=True) if g == i] for i in range(max(groups) + 1))
-    return Explanations(map(Explanations, each))
+def _per_input(session: Session, explanations: list[Explanation]) -> Any:
+    """The explanations of one method, in the shape of the inputs: one, a list, or lists of tokens or detections."""
+    batch = session.batch
+    each: Any = Explanations(explanations)
+    if batch.groups:  # a list per input that gives several
+        pairs = list(zip(explanations, batch.groups, strict=True))
+        each = Explanations(Explanations(e for e, g in pairs if g == i) for i in range(max(batch.groups) + 1))
+    if batch.trunks and batch.groups:
+        facts = dict(zip(batch.groups, batch.encodings, strict=True))
+        last = [facts[row] for row in sorted(facts)]  # of each answer, what is known at its last token
+        each = Explanations(map(_generation, each, last))
+    return each[0] if session.single else each
 
 
 def _generation(explanations: list[Explanation], facts: Mapping[str, Any]) -> Generation:

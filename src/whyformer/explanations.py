@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -39,8 +39,9 @@ from whyformer.inputs.language import shortened
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.units import pick
 from whyformer.loan.spread import LONG, Peak
+from whyformer.options import Request
 from whyformer.registry import AUTO, Method, get_method
-from whyformer.results.types import Choice, Cost, Explanation, Target, Units, scalar_name
+from whyformer.results.types import ByMethod, Choice, Cost, Explanation, Explanations, Target, Units, scalar_name
 from whyformer.run import ATTENDING, Attribution, Run
 from whyformer.run.session import Session
 from whyformer.shapes import Array
@@ -517,25 +518,26 @@ def is_of_answers(source: Source, target: Any) -> bool:
     )
 
 
-def contrast(explain: Callable[..., Any], source: Source, target: tuple[str, str], method: Any, **options: Any) -> Any:
-    """One Explanation per prompt (a dict of them by method for several): why the first answer, not the second."""
+def contrast(explain: Callable[[Any, Request], Any], source: Source, request: Request) -> Any:
+    """Why the first answer, not the second: one Explanation per prompt. explain: ``CoreExplainer.answer``."""
+    target: Any = request.target
     if any(not source.modality.is_prompt(prompt) for prompt in source.raw):
         raise BadInput("target=(one answer, another) needs a prompt alone: give it without an answer.")
     if target[0] == target[1]:
         raise BadInput(f"target=({target[0]!r}, {target[1]!r}): both answers are the same. Give two different ones.")
-    if options.get("generate") is not None or options.get("choices") is not None:
+    if request.generate is not None or request.choices is not None:
         raise BadInput("target=(one answer, another) names both answers: omit generate= and choices=.")
-    if options.pop("span") not in (True, False):
+    if request.span not in (True, False):
         raise BadInput("target=(one answer, another) explains whole answers: omit span=.")
-    options["span"] = True
-    said = [explain([(p, answer) for p in source.raw], method=method, **options) for answer in target]
-    if isinstance(said[0], dict):
-        both = {
-            name: [_difference(*pair) for pair in zip(said[0][name], said[1][name], strict=True)] for name in said[0]
-        }
-        return {name: each[0] for name, each in both.items()} if source.single else both
-    differences = [_difference(*pair) for pair in zip(*said, strict=True)]
-    return differences[0] if source.single else differences
+    whole = replace(request, target=None, span=True, one_pass=False, keep_layers=False, by_method=True)
+    one, other = (explain([(prompt, text) for prompt in source.raw], whole) for text in target)
+    both = {name: Explanations(map(_difference, one[name], other[name])) for name in one}
+    return shaped(request, {name: each[0] if source.single else each for name, each in both.items()})
+
+
+def shaped(request: Request, results: Mapping[Any, Any]) -> Any:
+    """Return results by method, or those of the only one where no list of methods was asked for."""
+    return ByMethod(results) if request.by_method else next(iter(results.values()))
 
 
 def _difference(one: Explanation, other: Explanation) -> Explanation:

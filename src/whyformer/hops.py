@@ -33,16 +33,16 @@ import numpy as np
 
 from whyformer.choices import answers
 from whyformer.errors import BadInput, NotOffered, shown
-from whyformer.explanations import by_segments
+from whyformer.explanations import by_segments, shaped
 from whyformer.inputs.decoding import Decoding, KeptPass, Stretch
 from whyformer.inputs.exchanges import ANSWER, Exchange, continuation_of, exchanges_of
 from whyformer.inputs.language import require_next_token
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.thoughts import THOUGHT, found_in
 from whyformer.inputs.units import Span, members, pick
-from whyformer.parameters import Named
+from whyformer.options import Request
 from whyformer.registry import AUTO, get_method
-from whyformer.results.types import ByMethod, Cost, Explanation, Explanations, Hop
+from whyformer.results.types import Cost, Explanation, Explanations, Hop
 from whyformer.shapes import Array
 
 WISHES = "through= and hops= are"
@@ -76,51 +76,42 @@ class Route:
         return self.exchange.text[start:end].strip()
 
 
-def explained_through(
-    explain: Callable[..., Any],
-    source: Source,
-    through: Any,
-    hops: int,
-    method: str | Sequence[str | Named] | None,
-    asked: dict[str, Any],
-    options: dict[str, Any],
-) -> Any:
-    """Explain answers through the spans before them, input by input; shaped as ``explain`` shapes results.
-
-    explain: ``CoreExplainer.explain`` without checks of its arguments. asked: its parameters; options: the method's.
-    """
-    if through is None:
-        raise BadInput(f"hops={hops} is for through=: name the spans that the answer's relevance passes through.")
+def explained_through(explain: Callable[[Any, Request], Any], source: Source, request: Request) -> Any:
+    """Explain answers through the spans before them, input by input; explain: ``CoreExplainer.answer``."""
+    if request.through is None:
+        raise BadInput(
+            f"hops={request.hops} is for through=: name the spans that the answer's relevance passes through."
+        )
     for other, nothing in EXCLUDED.items():
-        if asked.pop(other) != nothing:
+        if getattr(request, other) != nothing:
             raise BadInput(f"through= explains a whole answer: omit {other}=.")
     if source.modality.opaque:
         raise NotOffered(f"{WISHES} for models that run here: a server's tokens cannot be explained one by one.")
-    names: list[str | None] = (
-        [method] if method is None or isinstance(method, str) else [get_method(m).name for m in method]
-    )
-    owned = {name: get_method(name or AUTO).options.keys() & options.keys() for name in names}
-    if len(names) > 1 and (unknown := options.keys() - set().union(*owned.values())):
-        get_method(names[0] or AUTO).checked({name: options[name] for name in unknown})  # raises
-    of_methods: dict[Any, list[Explanation]] = {name: [] for name in names}
-    span, generate = asked.pop("span"), asked.pop("generate")
+    names = [get_method(name).name if request.by_method and name else name for name in request.methods]
+    options_of = dict.fromkeys(names, request.rest)
+    if len(names) > 1:
+        known = {name: get_method(name or AUTO) for name in names}
+        if unknown := request.rest.keys() - {option for m in known.values() for option in m.options}:
+            get_method(names[0] or AUTO).checked({name: request.rest[name] for name in unknown})  # raises
+        options_of = {name: {k: v for k, v in request.rest.items() if k in m.options} for name, m in known.items()}
+    of_methods: dict[str | None, list[Explanation]] = {name: [] for name in names}
     for row in range(source.size):
         one = replace(source, size=1, single=True)
         one = replace(one, raw=source.raw[row : row + 1]) if source.raw else one
         one = replace(one, whole=one.batch() if source.whole is None else source.whole.select([row]))  # encoded once
-        route = _route(one, through, hops, span, Decoding(generate, seed=asked["seed"]))
+        route = _route(one, request)
         for name in names:
-            own = options if len(names) == 1 else {option: options[option] for option in owned[name]}
+            asked = replace(request.by(name, options_of[name]), through=None, hops=1, generate=None)
             of_methods[name].append(
-                _passed_on(StretchExplainer(explain, one, route, name, hops, asked), hops, name, own)
+                _passed_on(StretchExplainer(explain, one, route, asked, request.hops), request.hops)
             )
-    shaped = {name: each[0] if source.single else Explanations(each) for name, each in of_methods.items()}
-    return shaped[method] if method is None or isinstance(method, str) else ByMethod(shaped)
+    return shaped(request, {n: each[0] if source.single else Explanations(each) for n, each in of_methods.items()})
 
 
-def _route(source: Source, through: Any, hops: int, span: Any, decoding: Decoding) -> Route:
+def _route(source: Source, request: Request) -> Route:
     """Find the answer and the spans before it."""
-    modality = source.modality
+    modality, through, span = source.modality, request.through, request.span
+    decoding = Decoding(request.generate, seed=request.seed)
     batch = source.batch()
     require_next_token(modality, batch, WISHES)
     modality.ask(decoding, "token")
@@ -164,7 +155,7 @@ def _route(source: Source, through: Any, hops: int, span: Any, decoding: Decodin
             )
     if not spans:
         raise BadInput(f"through={shown(through)}: every thought is part of the explained answer or after it.")
-    if hops:  # shown by voices of their own
+    if request.hops:  # shown by voices of their own
         roles = [
             THOUGHT if role == ANSWER and any(s.first <= i < s.stop for s in spans) else role
             for i, role in enumerate(roles)
@@ -178,22 +169,18 @@ class StretchExplainer:
     """One method on one input: explains stretches of its text, over units that are numbered as those of the answer."""
 
     def __init__(
-        self,
-        explain: Callable[..., Any],
-        source: Source,
-        route: Route,
-        method: str | None,
-        hops: int,
-        asked: dict[str, Any],
+        self, explain: Callable[[Any, Request], Any], source: Source, route: Route, asked: Request, hops: int
     ) -> None:
-        self.explain, self.source, self.route, self.asked, self.units = explain, source, route, asked, asked["units"]
-        name = method or AUTO
+        self.explain, self.source, self.route, self.asked, self.units = explain, source, route, asked, asked.units
+        name = asked.methods[0] or AUTO
         if name == AUTO:
-            name = answers(source.modality.kind, 1, asked["passes"])[0][0]
+            name = answers(source.modality.kind, 1, asked.passes)[0][0]
         # Methods that mask, mask units as a whole. Others score tokens, which are added up at the end.
         self.grouped = self.units != "token" and get_method(name).needs <= {"perturbation"}
         self.ranges: list[Span] | None = None
-        if self.grouped and not isinstance(self.units, str):  # the spans are scored, too
+        if (
+            self.grouped and isinstance(self.units, Sequence) and not isinstance(self.units, str)
+        ):  # the spans are scored, too
             apart = [s for s in map(route.chars, route.spans) if all(s[1] <= a or b <= s[0] for a, b in self.units)]
             self.ranges = [*self.units, *apart]
         self.kept: KeptPass | None = None  # one forward serves all stretches, if a method takes one and its backward
@@ -202,7 +189,7 @@ class StretchExplainer:
             places = {i - 1 for stretch in stretches for i in range(stretch.first, stretch.stop)}
             self.kept = KeptPass(route.answer.stop - 1, tuple(sorted(places)), left=1 + hops * len(route.spans))
 
-    def explained(self, stretch: Stretch, **others: Any) -> tuple[list[int], Explanation]:
+    def explained(self, stretch: Stretch, request: Request) -> tuple[list[int], Explanation]:
         """Return an explanation of a stretch, and the numbers of its units."""
         if self.kept is not None:
             self.kept.left -= 1
@@ -214,7 +201,7 @@ class StretchExplainer:
             numbers = [i for i, group in enumerate(members(read, self.ranges)) if group]
             last = max(end for _, end in read)
             chosen = [(self.ranges[i][0], min(self.ranges[i][1], last)) for i in numbers]
-        found = self.explain(self.source, span=stretch, **self.asked | others | {"units": chosen})
+        found = self.explain(self.source, replace(request, span=stretch, units=chosen))
         return numbers or list(range(len(found.scores))), found
 
     def divided(self, result: Explanation) -> Explanation:
@@ -237,13 +224,13 @@ class StretchExplainer:
         return by_segments(result, groups, kept).replace(hops=tuple(hops))
 
 
-def _passed_on(explaining: StretchExplainer, hops: int, method: str | None, options: dict[str, Any]) -> Explanation:
+def _passed_on(explaining: StretchExplainer, hops: int) -> Explanation:
     """Explain the answer, and hand on what the spans received."""
-    route = explaining.route
-    all_numbers, direct = explaining.explained(route.answer, method=method, **options)
+    route, asked = explaining.route, explaining.asked
+    all_numbers, direct = explaining.explained(route.answer, asked)
     place_of = {number: place for place, number in enumerate(all_numbers)}
-    own = {"method": direct.method, "scalar": "logit", "keep_layers": False, "passes": None}
-    own |= {} if method in (None, AUTO) else options
+    options = {} if asked.methods[0] in (None, AUTO) else asked.rest
+    same = replace(asked.by(direct.method, options), scalar="logit", keep_layers=False, passes=None)
     tokens_of = [[i] for i in range(len(direct.scores))]
     if explaining.grouped:
         tokens_of = members(route.tokens[: route.answer.stop - 1], direct.units.spans or ())
@@ -260,7 +247,7 @@ def _passed_on(explaining: StretchExplainer, hops: int, method: str | None, opti
                 continue
             length = stretch.stop - stretch.first
             weights_T = _weights(relevance_U * np.sign(handed), inside, length, returned[index])
-            numbers, found = explaining.explained(replace(stretch, weights=tuple(weights_T.tolist())), **own)
+            numbers, found = explaining.explained(replace(stretch, weights=tuple(weights_T.tolist())), same)
             costs.append(found.cost)
             speaking_U = np.zeros_like(direct_U)
             speaking_U[[place_of[number] for number in numbers]] = np.maximum(found.scores, 0)

@@ -94,6 +94,7 @@ Size = Annotated[tuple[Pixels, Pixels], Words("(height, width), whole numbers of
 Rate = Annotated[float, Limits(0, open_low=True)]
 Megabytes = Annotated[float, Limits(0, 10**9, open_low=True)]
 Replacement = Annotated[str, NotEmpty()] | Annotated[int, Limits(0, 2**31 - 1)] | None  # baseline of masked features
+CharacterRange = Annotated[tuple[int, int], Words("(start, end), characters of the text", "(start, end) pairs")]
 # Parts of an input that are always there: by number, by label, or as they stand in the text.
 Held = Annotated[str, NotEmpty()] | Place
 _OF_PARTS = Words("the text, label or number of a feature, or a list of them")

@@ -1,37 +1,35 @@
 """Explainer, the public class, and ``explain``, which makes one and uses it once.
 
-What comes back depends on what was given. Type checkers see it from the kinds of inputs (inputs/batch.py), ``method``
-and ``generate``; all parameters are written once, in Explainer.explain, and help() shows them here, too.
+What comes back depends on what was given. Type checkers see it from the kinds of inputs (inputs/batch.py), ``method``,
+``generate`` and ``span``; the other options are written once, in options.py.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from whyformer.estimates import Estimate, Memory
-from whyformer.explainer import (
-    PARAMETERS,
-    CharacterRange,
-    CoreExplainer,
-    Each,
-    HopCount,
+from whyformer.estimates import Estimate
+from whyformer.explainer import CoreExplainer, Each, Tokens, Whole
+from whyformer.inputs.batch import Column, Messages, Paired, Prompted, Several, Single, Tensors
+from whyformer.options import (
+    AnswerPart,
+    Generate,
+    LoadingOptions,
+    LoadingWriting,
     Name,
     Names,
-    Segments,
-    Span,
-    Text,
-    Through,
-    Tokens,
-    refuse_unknown,
+    Request,
+    Sizing,
+    Writing,
+    takes,
 )
-from whyformer.inputs.batch import Column, Messages, Paired, Prompted, Several, Single, Tensors
-from whyformer.parameters import BatchSize, PassCount, Seed, checked
+from whyformer.parameters import Named, checked
 from whyformer.results.types import ByMethod, Explanation, Explanations, Generation
-from whyformer.targets import Aims, Scalar
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from whyformer.checks.exam import CheckUp
     from whyformer.evaluate.comparison import Comparison
     from whyformer.evaluate.recommendation import Recommendation
@@ -85,40 +83,27 @@ class Explainer(CoreExplainer):
         return recommend(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **arguments)
 
 
-EXPLAIN = inspect.unwrap(Explainer.explain)  # behind its door, since ``explain`` has one that is the same
-ESTIMATE = inspect.unwrap(Explainer.estimate)
-
-
 @overload
 def explain(
     model: Any,
     inputs: Single,
     processor: Any = None,
     *,
-    tokenizer: Any = None,
-    attention_at: Mapping[str, str] | None = None,
     method: Name = None,
-    target: Aims = None,
-    scalar: Scalar = "centred",
-    batch_size: BatchSize | None = None,
-    memory: Memory = "auto",
-    keep_layers: bool = False,
-    units: Segments = "token",
+    span: AnswerPart = False,
     generate: None = None,
-    span: bool | Text | CharacterRange = False,
-    choices: Sequence[str] | None = None,
-    one_pass: bool = False,
-    first_token: bool = True,
-    through: Through = None,
-    hops: HopCount = 1,
-    passes: PassCount | None = None,
-    seed: Seed = 0,
-    progress: bool | None = None,
-    **options: Any,
+    **options: Unpack[LoadingOptions],
 ) -> Explanation: ...
 @overload
 def explain(
-    model: Any, inputs: Single | Prompted, processor: Any = None, *, method: Name = None, span: Span, **settings: Any
+    model: Any,
+    inputs: Single | Prompted,
+    processor: Any = None,
+    *,
+    method: Name = None,
+    span: Whole,
+    generate: Generate = None,
+    **options: Unpack[LoadingOptions],
 ) -> Explanation: ...
 @overload
 def explain(
@@ -128,41 +113,61 @@ def explain(
     *,
     method: Name = None,
     generate: Tokens,
-    **others: Any,
+    span: Literal[False] = False,
+    **options: Unpack[LoadingOptions],
 ) -> Generation: ...
 @overload
 def explain(
-    model: Any, inputs: Prompted, processor: Any = None, *, method: Name = None, **settings: Any
+    model: Any, inputs: Prompted, processor: Any = None, *, method: Name = None, **options: Unpack[LoadingWriting]
 ) -> Explanation | Generation: ...
 @overload
-def explain(model: Any, inputs: Tensors, processor: Any = None, *, method: Name = None, **settings: Any) -> Each: ...
+def explain(  # type: ignore[overload-overlap]  # a mapping of tensors is not a row of a table
+    model: Any, inputs: Tensors, processor: Any = None, *, method: Name = None, **options: Unpack[LoadingWriting]
+) -> Each: ...
 @overload
 def explain(
-    model: Any, inputs: Messages, processor: Any = None, *, method: Name = None, **settings: Any
+    model: Any, inputs: Messages, processor: Any = None, *, method: Name = None, **options: Unpack[LoadingWriting]
 ) -> Explanation | Each: ...
 @overload
 def explain(
-    model: Any, inputs: Several, processor: Any = None, *, method: Name = None, generate: Tokens, **settings: Any
+    model: Any,
+    inputs: Several,
+    processor: Any = None,
+    *,
+    method: Name = None,
+    generate: Tokens,
+    span: AnswerPart = False,
+    **options: Unpack[LoadingOptions],
 ) -> Explanations[Generation]: ...
 @overload
-def explain(model: Any, inputs: Several, processor: Any = None, *, method: Name = None, **settings: Any) -> Each: ...
+def explain(
+    model: Any,
+    inputs: Several,
+    processor: Any = None,
+    *,
+    method: Name = None,
+    generate: None = None,
+    span: AnswerPart = False,
+    **options: Unpack[LoadingOptions],
+) -> Each: ...
 @overload
 def explain(
-    model: Any, inputs: Paired, processor: Any = None, *, method: Name = None, **settings: Any
+    model: Any, inputs: Paired, processor: Any = None, *, method: Name = None, **options: Unpack[LoadingWriting]
 ) -> Explanation: ...
 @overload
-def explain(
-    model: Any, inputs: Tensors | Several, processor: Any = None, *, method: Names, **settings: Any
+def explain(  # type: ignore[overload-overlap]
+    model: Any, inputs: Tensors | Several, processor: Any = None, *, method: Names, **options: Unpack[LoadingWriting]
 ) -> ByMethod[Each]: ...
 @overload
 def explain(
-    model: Any, inputs: Single | Paired, processor: Any = None, *, method: Names, **settings: Any
+    model: Any, inputs: Single | Paired, processor: Any = None, *, method: Names, **options: Unpack[LoadingWriting]
 ) -> ByMethod[Explanation]: ...
 @overload
 def explain(
-    model: Any, inputs: Column, processor: Any = None, *, method: Name = None, **settings: Any
+    model: Any, inputs: Column, processor: Any = None, *, method: Name = None, **options: Unpack[LoadingWriting]
 ) -> Explanation | Each: ...
 @checked
+@takes(Writing)
 def explain(
     model: Any,
     inputs: Any,
@@ -170,27 +175,25 @@ def explain(
     *,
     tokenizer: Any = None,
     attention_at: Mapping[str, str] | None = None,
-    **settings: Any,
+    method: Name | Sequence[str | Named] = None,
+    **options: Any,
 ) -> Any:
     """Explain a prediction. Return one Explanation for one raw input, a list for several, a dict for several methods.
 
-    processor: tokenizer (``tokenizer=`` is the same), image processor or wf.Table, for raw inputs. target: class or
-    label, (a, b) for a rather than b, None for the prediction; a list has one per input. scalar: the
-    number that is explained. "centred", the logit minus the mean of all logits, leaves out what the answer does not
-    depend on (where classes do not exclude each other: the logit); or "logit", as in most papers, "probability",
-    "log_odds", "cosine" or "maxsim" (two texts). options: options of the method (see wf.list_methods()). attention_at:
-    as for Explainer.
+    processor: tokenizer, image processor or wf.Table, for raw inputs. method: name, or a list of names; None or "auto"
+    uses the most faithful method known for the kind and size of each input within ``passes``. Options of the method
+    (see wf.list_methods()) are given by name.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> wf.explain(model, "I like the movie", tokenizer).show()
     >>> wf.explain(model, "I like the movie", tokenizer, target=("positive", "negative"), method="shap").words()
     """
-    if unknown := settings.keys() - PARAMETERS:
-        refuse_unknown(explain, unknown)
-    return EXPLAIN(Explainer(model, processor, attention_at=attention_at), inputs, **settings)
+    request = Request.of(explain, method, options)
+    return Explainer(model, processor, attention_at=attention_at).answer(inputs, request)
 
 
 @checked
+@takes(Sizing)
 def estimate(
     model: Any,
     inputs: Any,
@@ -198,23 +201,12 @@ def estimate(
     *,
     tokenizer: Any = None,
     attention_at: Mapping[str, str] | None = None,
-    **settings: Any,
+    method: Name = None,
+    **options: Unpack[Sizing],
 ) -> Estimate:
     """Estimate memory and passes of ``explain`` with these settings, without explaining.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> print(wf.estimate(model, "I like the movie", tokenizer, method="shap"))
     """
-    return ESTIMATE(Explainer(model, processor, attention_at=attention_at), inputs, **settings)
-
-
-def _with_settings_of(verb: Any, function: Any) -> None:
-    """Written once, in the Explainer; the door, help() and editors at run time see all settings."""
-    *own, _ = inspect.signature(function).parameters.values()
-    left = {name: p for name, p in inspect.signature(verb).parameters.items() if name not in {"self", "inputs"}}
-    function.__signature__ = inspect.Signature([*own, *left.values()])
-    function.annotated_in = verb.__globals__
-
-
-_with_settings_of(EXPLAIN, inspect.unwrap(explain))
-_with_settings_of(ESTIMATE, inspect.unwrap(estimate))
+    return Explainer(model, processor, attention_at=attention_at).estimate(inputs, method=method, **options)

@@ -34,7 +34,8 @@ from whyformer.evaluate.candidate import (
 from whyformer.evaluate.comparison import ComparedMethod, Comparison, Leader, MetricScore, agreement, ranking_agreement
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evidence import ENOUGH, NOISE, spread, tied_places
-from whyformer.explainer import CoreExplainer, Segments
+from whyformer.explainer import CoreExplainer
+from whyformer.inputs.units import Segments
 from whyformer.parameters import BatchSize, Hold, Named, Replacement, Seed, checked
 from whyformer.registry import Metric, get_metric
 from whyformer.results.types import scalar_name

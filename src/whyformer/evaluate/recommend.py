@@ -32,7 +32,8 @@ from whyformer.evaluate.comparison import chance_of_lead
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.metrics.faithfulness import aopc, top_away
 from whyformer.evidence import ENOUGH, spread
-from whyformer.explainer import CoreExplainer, Segments
+from whyformer.explainer import CoreExplainer
+from whyformer.inputs.units import Segments
 from whyformer.parameters import BatchSize, Count, Hold, Named, NotEmpty, OneOf, Replacement, Seed, checked
 from whyformer.registry import CLASSES
 from whyformer.shapes import Array

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, groupby, pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs import thoughts
 from whyformer.inputs.batch import Batch, Filling, SamplePool
+from whyformer.parameters import CharacterRange, NotEmpty, OneOf
 from whyformer.results.types import Units
 
 # Stretches of a text that are scored as one: words, sentences, or ranges of characters
@@ -25,6 +26,7 @@ Span = tuple[int, int]  # first character, and the one after the last
 
 GROUPS = "groups"  # of columns of a table
 SIZES = ("token", "word", "sentence", "role", GROUPS)
+Segments = Annotated[str, OneOf(*SIZES)] | Annotated[Sequence[CharacterRange], NotEmpty()] | Mapping[str, Any]
 # A sentence ends at its mark, with what closes it, where a space or the end follows; CJK marks need no space.
 _END = re.compile(r"[.!?…]+[\"'”’)\]»]*(?=\s|$)|[。！？]+[”’」』）]*|\n+")
 # A full stop behind these does not end a sentence: titles, initials, enumerations, common abbreviations.

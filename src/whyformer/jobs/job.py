@@ -16,7 +16,7 @@ from uuid import uuid4
 from whyformer import parameters
 from whyformer.choices import answers
 from whyformer.errors import BadInput, JobStopped, NotOffered
-from whyformer.explainer import PARAMETERS, CoreExplainer
+from whyformer.explainer import CoreExplainer
 from whyformer.extras import require
 from whyformer.files import is_file, path_of
 from whyformer.jobs.dataset import ExplainedDataset
@@ -26,7 +26,8 @@ from whyformer.jobs.source import Part, RowFields, Unreadable, arrow, parts_of, 
 from whyformer.jobs.worker import Work, Worker, sizes_for
 from whyformer.loan.digests import Undescribed, digest
 from whyformer.loan.spread import is_sharded
-from whyformer.registry import AUTO, LEARNED, SUFFIX, get_method, learned_file, list_methods
+from whyformer.options import Request
+from whyformer.registry import AUTO, LEARNED, SUFFIX, get_method, learned_file
 from whyformer.results.codec import to_plain
 from whyformer.run.session import loaded_as
 from whyformer.targets import Aims, Scalar
@@ -230,19 +231,14 @@ def _learned_file(name: Any) -> str:
 
 def _admitted(names: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
     """Options of explain and of the methods, refused before any work where they cannot be."""
-    methods = [get_method(name) for name in names]
-    existing = [name for m in list_methods().values() for name in m.options]
-    parameters.refuse_misspelled(explain_dataset, options.keys() - PARAMETERS, existing)
     for name in options.keys() & NOT_HERE:
         raise BadInput(f"{name}=… is not supported for datasets: omit it.")
-    parameters.parameters_of(CoreExplainer.explain).admit(
-        {k: v for k, v in options.items() if k in PARAMETERS and v is not None}
-    )
-    for name in options.keys() - PARAMETERS:
-        owners = [m for m in methods if name in m.options] or methods[:1]
-        for m in owners:
-            m.checked({name: options[name]})
-    return options
+    request, methods = Request.of(explain_dataset, names, options), [get_method(name) for name in names]
+    for name, value in request.rest.items():
+        for m in [m for m in methods if name in m.options] or methods[:1]:
+            m.checked({name: value})
+    own = {name: value for name, value in options.items() if name not in request.rest}
+    return options | parameters.parameters_of(CoreExplainer.explain).admit(own)
 
 
 def _sizes(

@@ -260,7 +260,7 @@ def cite(
     ranges = [
         (places[s.document][1], places[s.document][0][1])  # an image is one source, whatever marks its place
         if s.document in pictures
-        else tuple(place + places[s.document][1] for place in s.span)
+        else (places[s.document][1] + s.span[0], places[s.document][1] + s.span[1])
         for s in sources
     ]
     of_document = np.array([source.document for source in sources])

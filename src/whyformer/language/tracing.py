@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, TooLong, one_of, shown
-from whyformer.estimates import Memory
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.decoding import Decoding, Stretch
 from whyformer.inputs.exchanges import Exchange, exchanges_of
@@ -34,6 +32,7 @@ from whyformer.language.agent_runs import (
 )
 from whyformer.language.citations import METHOD
 from whyformer.language.traces import UNITS, Trace, TraceSource, TraceStep, handed_on, shares_of
+from whyformer.options import Memory, Request
 from whyformer.parameters import BatchSize, Count, Seed, checked
 from whyformer.registry import get_method
 from whyformer.results.types import Cost
@@ -110,10 +109,11 @@ def trace(
     method = METHOD if method is None else method
     get_method(method).checked(options)
     settings: dict[str, Any] = {"batch_size": batch_size, "memory": memory, "seed": seed, "progress": False}
+    request = Request(**settings, methods=(method,), rest=options)
+    left_out = Request(**settings, methods=("occlusion",), rest={"replace": "delete"})
     warnings: list[str] = []
     costs: list[Cost] = []
     with explainer.borrowed():
-        explain = partial(inspect.unwrap(CoreExplainer.explain), explainer)
         turns = [_turn(explainer, agent, parts, number, units, warnings) for number in agent.written]
         steps = [(turn, part) for turn in turns for part in turn.steps]
         keys = sorted({key for turn in turns for key in turn.sources} | {(part, 0, 0) for _, part in steps})
@@ -124,7 +124,7 @@ def trace(
         for row, (turn, part) in enumerate(tracker(progress)(steps, "tracing")):
             before = turn.before(part)
             numbers, spans = [place[key] for key in before], list(before.values())
-            why = explain(turn.source, span=turn.stretch(part), units=spans, method=method, **settings, **options)
+            why = explainer.answer(turn.source, replace(request, span=turn.stretch(part), units=spans))
             scores[row, numbers] = why.scores
             outside[row] = why.checks.get("outside_units", 0.0)
             origins = handed_on(shares_of(scores[: row + 1]), own[: row + 1])[row, numbers]
@@ -134,8 +134,8 @@ def trace(
             if not np.nanmax(why.scores, initial=0.0) > 0:
                 warnings.append(f"no source speaks for step {row}, {shown(parts[part].text)}: it has no shares.")
             away = [spans[i] for i in best] or spans[:1]
-            left_out: dict[str, Any] = {"method": "occlusion", "replace": "delete", "units": away, **settings}
-            without = explain(turn.source, span=turn.stretch(part, whole=True), **left_out)
+            whole = turn.stretch(part, whole=True)
+            without = explainer.answer(turn.source, replace(left_out, span=whole, units=away))
             drops[row, [numbers[i] for i in best]] = without.scores[: len(best)]
             likely[row] = without.value
             costs += [why.cost, without.cost]

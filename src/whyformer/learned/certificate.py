@@ -18,7 +18,7 @@ from whyformer.shapes import Array
 
 METRICS = ("comprehensiveness", "sufficiency")
 GUIDED = {"method": "shap", "evaluations": 64, "guide": "auto"}
-SHAPLEY = {"algorithm": "regression", "evaluations": 512}  # exact where there are fewer sets
+SHAPLEY: dict[str, Any] = {"algorithm": "regression", "evaluations": 512}  # exact where there are fewer sets
 SHAPLEY_INPUTS = 10
 FREE = ONE_PASS  # one forward and one backward at most, for any kind of input
 
@@ -148,10 +148,15 @@ def _agreement(explainer: CoreExplainer, games: Any, name: str, asked: Mapping[s
 
     count = min(SHAPLEY_INPUTS, games.input_count)
     some = some_inputs(games.inputs, range(count))
-    common = {"units": asked["units"], "span": games.asked["span"], "seed": games.seed, "progress": False}
+    common: dict[str, Any] = {
+        "units": asked["units"],
+        "span": games.asked["span"],
+        "seed": games.seed,
+        "progress": False,
+    }
     targets = games.wanted_targets
     common |= {"target": None if targets is None else targets[:count], "batch_size": asked["batch_size"]}
-    masked = {"replace": asked["replace"], "hold": asked["hold"]}
+    masked: dict[str, Any] = {"replace": asked["replace"], "hold": asked["hold"]}
     truth = explainer.explain(some, method="shap", **SHAPLEY, **masked, **common)
     learned = explainer.explain(some, method=name, **common)
     squares, ranks = [], []

@@ -19,8 +19,9 @@ from whyformer.engines.perturbation.game import COLUMNS
 from whyformer.errors import BadInput, NonFinite, NotOffered, WhyformerError
 from whyformer.evaluate.candidate import some_inputs
 from whyformer.evaluate.games import Games, games_of
-from whyformer.explainer import CoreExplainer, Segments
+from whyformer.explainer import CoreExplainer
 from whyformer.heads.importance import head_importance
+from whyformer.inputs.units import Segments
 from whyformer.learned.certificate import certify
 from whyformer.learned.learned import Learned, UnitFeatures, features_of, fingerprint_of, head_counts, refuse
 from whyformer.learned.network import Example, ExampleTable, Network, drawn_masks, known_errors, removal_error, trained

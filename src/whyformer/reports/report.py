@@ -22,8 +22,9 @@ from whyformer.evaluate.compare import chosen_metrics, comparing
 from whyformer.evaluate.comparison import ComparedMethod, Comparison
 from whyformer.evaluate.games import Games
 from whyformer.evidence import Deletion, Standing
-from whyformer.explainer import CoreExplainer, Segments
+from whyformer.explainer import CoreExplainer
 from whyformer.inputs.modalities import are_tensors
+from whyformer.inputs.units import Segments
 from whyformer.parameters import BatchSize, Count, Hold, NotEmpty, Replacement, Seed, checked
 from whyformer.registry import AUTO, get_method
 from whyformer.results.result import Result
