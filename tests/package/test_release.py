@@ -1,4 +1,4 @@
-"""Pythons that the package names, what the Makefile does, versions of a release, and how the tests are run."""
+"""Pythons that the package names, what the Makefile does, and how the tests are run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,8 +23,6 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-import whyformer as wf
-from docs.release_notes import faults, section, versions
 from tests.support import fresh_clones, shuffle
 from tests.support.lowest import lowest
 from tests.support.packages import REPOSITORY
@@ -192,53 +189,6 @@ def test_what_one_of_the_two_commands_leaves_out_the_other_runs() -> None:
     files = re.findall(r"^(?:IN_A_BROWSER|OVER_PROCESSES) := (.+)$", MAKEFILE, re.MULTILINE)
     assert all((REPOSITORY / folder).is_dir() for folder in others.split())
     assert len(files) == 2 and all((REPOSITORY / file).is_file() for file in " ".join(files).split())
-
-
-# Versions agree, and the notes of a release are those of the changelog.
-
-
-FILES = ("src/whyformer/version.py", "models/src/whyformer_models/__init__.py", "CITATION.cff", "CHANGELOG.md")
-
-
-def test_what_is_here_could_be_released_but_for_the_date() -> None:
-    assert faults(REPOSITORY) == []
-    assert versions(REPOSITORY)["src/whyformer/version.py"] == wf.__version__
-    assert len(section((REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"), wf.__version__)[1]) > 1000
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    for name in FILES:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(REPOSITORY / name, tmp_path / name)
-    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 9.1.0 (2030-01-02)\n\n- New.\n\n## 9.0.0\n\n- Old.\n")
-    for name in FILES[:3]:
-        text = (tmp_path / name).read_text(encoding="utf-8").replace(wf.__version__, "9.1.0")
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("file", "before", "after", "fault"),
-    [
-        ("CITATION.cff", "9.1.0", "9.0.0", "CITATION.cff has version 9.0.0"),
-        ("models/src/whyformer_models/__init__.py", "9.1.0", "9.0.7", "the models are of version 9.0.7"),
-        ("CHANGELOG.md", "- New.", "", "nothing about 9.1.0"),
-        ("CHANGELOG.md", "9.1.0 (2030-01-02)", "Unreleased (9.1.0)", "write '## 9.1.0 (YYYY-MM-DD)'"),
-    ],
-)
-def test_what_is_wrong_is_said(repository: Path, file: str, before: str, after: str, fault: str) -> None:
-    assert faults(repository, final=True) == []
-    text = (repository / file).read_text(encoding="utf-8")
-    (repository / file).write_text(text.replace(before, after), encoding="utf-8")
-    (line,) = faults(repository, final=True)
-    assert fault in line
-
-
-def test_a_section_ends_where_the_next_begins(repository: Path) -> None:
-    changelog = (repository / "CHANGELOG.md").read_text()
-    assert section(changelog, "9.1.0") == ("9.1.0 (2030-01-02)", "- New.")
-    assert section(changelog, "9.0.0") == ("9.0.0", "- Old.") and section(changelog, "9.1") == ("", "")
 
 
 # How the tests are run: in any order, restoring what they change, and in fresh clones.
