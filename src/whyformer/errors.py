@@ -16,7 +16,7 @@ WhyformerError
 └── CaptureError             the attention of the model could not be captured completely
     ├── NothingCaptured      no attention was found
     ├── PartlyCaptured       some attention, or some exchange between positions, was not captured
-    ├── AmbiguousLayout      batch and heads cannot be distinguished
+    ├── AmbiguousLayout      a batch cannot be explained as one: its inputs have to be given one by one
     └── NotOverUnits         attention runs over channels, windows or compressed keys, not over the units
 
 >>> try:
@@ -136,7 +136,12 @@ class PartlyCaptured(CaptureError):
 
 
 class AmbiguousLayout(CaptureError):
-    """Batch and heads cannot be distinguished."""
+    """A batch cannot be explained as one, because batch and heads look alike, or gradients hold for single inputs."""
+
+
+def refused(error: WhyformerError, inputs: int) -> WhyformerError:
+    """Return the error; of several inputs, one that has each of them explained by itself, since it may hold for one."""
+    return AmbiguousLayout(str(error)) if inputs > 1 else error
 
 
 class NotOverUnits(CaptureError):

@@ -16,6 +16,29 @@ def test_no_module_has_a_silent_difference_or_an_error_of_python() -> None:
         assert {"unchanged"} <= {c.check for c in comparisons}
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(301001, id="an average over maskings has the units of its method"),
+        pytest.param(301161, id="rows that a guide saw to change each other are measured one by one"),
+        pytest.param(303118, id="gradients that hold for each input are not refused for a batch"),
+        pytest.param(303085, id="one input of a batch has zeros only"),
+        pytest.param(302143, id="a masked input has other units"),
+        pytest.param(303409, id="a text whose tokens are sorted has a beginning"),
+        pytest.param(302324, id="a patch is no token of the model's own"),
+        pytest.param(303087, id="the effects of an argument that is no unit cancel out"),
+        pytest.param(302065, id="padding that is sorted in is a part of the input"),
+        pytest.param(302125, id="arguments that are sorted are named in their order"),
+        pytest.param(303438, id="a guide that is opposed to what was measured is left out"),
+        pytest.param(302217, id="ids and flags of a recurrent model are several tensors"),
+        pytest.param(301089, id="a head reads padding"),
+    ],
+)
+def test_what_once_was_silent(seed: int) -> None:
+    comparisons = fuzz_modules.examine(seed)[1]
+    assert [c for c in comparisons if c.outcome in ("silent", "foreign")] == []
+
+
 def test_wrong_scores_are_silent_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparisons notice a library whose scores are off by a tenth, and an error of Python."""
     scores, seed = Explanation.__init__, 32

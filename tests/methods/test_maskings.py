@@ -11,6 +11,7 @@ import torch
 import whyformer as wf
 from tests.models import CASES, model_of
 from tests.references.maskings import averaged
+from whyformer.demo.census import adult_rows
 from whyformer.engines.perturbation.maskings import random_maskings
 from whyformer.errors import NotAllowed, NotOffered, NotOverUnits, UnknownName
 from whyformer.registry import get_method, list_methods
@@ -73,6 +74,15 @@ def test_photos_are_averaged_over_masked_photos(method: str) -> None:
 
     scores, _ = averaged(scores_of, maskings)
     np.testing.assert_allclose(found.scores, scores, atol=2e-6 * np.abs(scores).max())
+
+
+def test_rows_of_a_table_are_masked_by_rows_that_stand_for_several() -> None:
+    model, table = wf.demo.load_adult()
+    row = adult_rows()[0]
+    found = wf.explain(model, row, table, method="attn_lrp", maskings=8)
+    plain = wf.explain(model, row, table, method="attn_lrp")
+    assert found.units == plain.units and np.isfinite(found.scores).all()
+    assert not np.allclose(found.scores, plain.scores)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2_cls", "vit", "clip", "rtdl_ft_transformer", "swin"])

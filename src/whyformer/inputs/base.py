@@ -436,6 +436,10 @@ class Modality(ABC):
         """Find out what each of the ``keys`` positions holds; ``vectors`` of them are computed up to the attention."""
         return
 
+    def forget_places(self, one: Batch) -> None:
+        """Forget what ``locate`` found out: the model sorts by content."""
+        return
+
     def is_one_token(self, one: Batch, keys: int, values: Callable[[Batch], Tensor]) -> bool:
         """Return whether the input is one of the ``keys`` positions, the others learned; ``values`` counts passes."""
         return False

@@ -259,6 +259,9 @@ class TensorInput(Modality):
             except (WhyformerError, IndexError):  # not every number is an input of this model
                 pass
 
+    def forget_places(self, one: Batch) -> None:
+        known_about(self.model).pop(self._place(one), None)
+
     def _located(
         self, one: Batch, before: list[Tensor], vectors_with: Callable[..., list[Tensor]], depth: int
     ) -> tuple[Column | None, ...] | None:
@@ -375,7 +378,7 @@ class TensorInput(Modality):
         return super().per_unit(self._along(detail, placed.batch), placed, largest)
 
     def in_steps(self, numbers: Tensor, batch: Batch, length: int) -> bool:
-        known = self.stream == "table" or bool(self.seen_columns(batch, length))
+        known = self.named_columns or {name for name, _ in self.seen_columns(batch, length)} == {self.main}
         return known and super().in_steps(self._along(numbers, batch), batch, length)
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:

@@ -60,6 +60,9 @@ def _without_notice(tokenizer: Any) -> Iterator[None]:
         logged[NOTICE] = before
 
 
+BY_CONTENT = "goes by content"  # a fact about a model that sorts, gates or decides: no input speaks for others
+
+
 def bare(one: Batch) -> Batch:
     """Cut the padding off a single text."""
     real = one.real_BN[0]
@@ -71,7 +74,7 @@ def padding_effect(modality: Modality, batch: Batch) -> float | None:
     """Return how far padding moves the logits, in tolerances; None where the model does not run both ways."""
     facts = known_about(modality.model)
     key = ("padding", bool(batch.real_BN[:, 0].all()), *sorted(batch.tensors))
-    if key not in facts:
+    if key not in facts or BY_CONTENT in facts:
         facts[key] = _measured_effect(modality, batch)
     effect: float | None = facts[key]
     return effect

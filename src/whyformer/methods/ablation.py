@@ -203,10 +203,11 @@ def two_ended(
     ``passes``: the most passes per input (a backward counts as two). If they do not suffice, a table uses fewer
     baseline rows (``replace``). If they do not suffice for all features even so, a ``guide`` of few passes
     ("auto": attn_lrp, else value_x_gradient, averaged over 8 maskings) selects the features that are measured.
-    The others get the guide's scores, scaled to the measured ones; a measured feature gets the mean of both. If no
-    guide runs, neighbours are measured in groups, and the strongest groups are split. A guide that is passed explicitly
-    is used for any input of more than two features, and may be averaged: "value_x_gradient(maskings=8)". Where 50
-    features leave enough ``passes``, the rest mask features at random, and a ridge regression corrects the guide.
+    The others get the guide's scores, scaled to the measured ones; a measured feature gets the mean of both, or its own
+    value where guide and measured values are opposed (Σ of their products ≤ 0). If no guide runs, neighbours are
+    measured in groups, and the strongest groups are split. A guide that is passed explicitly is used for any input of
+    more than two features, and may be averaged: "value_x_gradient(maskings=8)". Where 50 features leave enough
+    ``passes``, the rest mask features at random, and a ridge regression corrects the guide.
 
     Misleads when: evidence is redundant in a way that neither effect shows (any two of three signs suffice: one alone
     is too little, and without one there are still enough). Scores do not sum to the change in output.
@@ -289,7 +290,8 @@ def _guided(game: Game, players: Players, guide: Guide, guide_U: Array, passes: 
     size = np.abs(guide_P[first]).sum()
     values_P: Array = guide_P * (np.abs(measured).sum() / size if size else 0.0)
     own = values_P[first] if signed else np.abs(values_P[first]) * np.sign(measured)
-    values_P[first] = (measured + own) / 2 if size else measured
+    agree = float(own @ measured) > 0  # else a mean of both would cancel out
+    values_P[first] = (measured + own) / 2 if agree else measured
     return values_P
 
 

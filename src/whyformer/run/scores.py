@@ -216,7 +216,9 @@ class ScoredBatch:
             return read_BN / read_BN.sum(1, keepdim=True)
         if self._looks_up:
             self.setup_forwards += self.batch.size
-            return rows_of_each(self.modality, self.batch, self.study, self.length)
+            read_BN = rows_of_each(self.modality, self.batch, self.study, self.length)
+            real_BN = read_BN * self.keep_BN  # a head may read padding, too
+            return real_BN / real_BN.sum(1, keepdim=True) if bool(real_BN.any(1).all()) else read_BN
         if not self.unpadded:
             return self.study.readout.weights(self.keep_BN)
         weights_1N = self.study.read_rows.get(key := (self.study.readout, self.length, self.keep_BN.device))

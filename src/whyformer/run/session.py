@@ -262,7 +262,8 @@ class Session:
         batch = self.batch.select(rows)
         if batch.trunks:
             return shortened(batch)
-        return self.modality.alone(batch) if self.one_by_one else batch
+        own = self.one_by_one and bool(batch.raw or self.modality.one_by_one(self.batch))  # tensors are as they came
+        return self.modality.alone(batch) if own else batch
 
     def alone(self, row: int) -> Batch:
         """Return one input by itself, without padding at its end."""

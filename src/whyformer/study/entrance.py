@@ -162,6 +162,11 @@ SORTED = (
     "the model sorts the input by its content, and a change of one unit changes several positions, so it is not known "
     "which unit each position of its attention holds. Use a method without attention."
 )
+NOT_OWN = (
+    "the model's attention runs over {count} positions, as if over {patches} patches and tokens of the model's own, "
+    "but position {place} changes with the pixels before any attention: patches were mixed, so it is not known which "
+    "of them each position holds. Use a method without attention."
+)
 DESCRIBED = " With processor=wf.Table(…), the position of each column is detected."
 
 
@@ -184,6 +189,7 @@ def misplaced(
     there = plain if len(plain) > 1 else there
     if len(there) < 2 or len(places) != len(units):
         return None
+    own = {place for place, special in zip(places, units.special, strict=True) if special}
     # A single unit far from where other orders would put it: a corner of a picture, no middle of a text.
     corner = grid is not None and len(there) == grid[0] * grid[1] and min(grid) > 1
     aside = there[grid[1] - 1] if grid is not None and corner else there[len(there) // 4]
@@ -198,6 +204,8 @@ def misplaced(
         if after_BHKD.shape != first_BHKD.shape:
             return None
         moved, expected = moved_at(first_BHKD, after_BHKD), {places[u]: u for u in touched}
+        if modality.pixels and (not_own := moved & own):
+            return NotOverUnits(NOT_OWN.format(count=length, patches=len(there), place=min(not_own)))
         if (place := _unheard(moved, expected)) is not None:
             message = ELSEWHERE.format(unit=_named(units, expected[place]), place=place)
             return NotOverUnits(message + (DESCRIBED if modality.stream == "table" else ""))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from whyformer.capture.roles import Rewrite
-from whyformer.errors import CaptureError, MixedInputs, NotOffered, WhyformerError
+from whyformer.errors import CaptureError, MixedInputs, NotOffered, WhyformerError, refused
 from whyformer.loan.backwards import rounds_activations
 from whyformer.loan.borrow import known_about, modules_of
 from whyformer.results.types import Record
@@ -228,6 +228,7 @@ def _require(
     """Raise if a gradient is not the slope; return the passes that took, and a warning or "".
 
     at: a point so far apart and a direction, by a seed, differentiated in a pass of its own; and the scores there.
+    A batch is refused as such: the gradient of each of its inputs alone may be right.
     """
     if not math.isfinite(here.slope):
         raise NotOffered(NO_NUMBER)
@@ -238,14 +239,15 @@ def _require(
     # each side, and no gradient is both. So a gradient that is not the slope here is still accepted if it is what
     # autograd computes here, and if beside the ties autograd computes the slope.
     if not here.agrees(at(0.0, 0)[0].slope, STEPS[0]):
-        raise refusal(here.slope, slope)
+        raise refused(refusal(here.slope, slope), len(score_B))
     passes += 1
     for seed in POINTS:
         there, other_B = at(APART, seed)
         more, doubt, slope = _held(there, other_B)
         passes += 1 + more
         if slope is not None or doubt:
-            raise refusal(there.slope, there.over(STEPS[0]) if slope is None else slope)
+            measured = there.over(STEPS[0]) if slope is None else slope
+            raise refused(refusal(there.slope, measured), len(score_B))
     return passes, TIES
 
 
@@ -418,12 +420,12 @@ def require_apart(model: nn.Module, together: Tensor, part: Part, positions: int
 
 
 def unmixed(model: nn.Module, apart: Tensor, together: Tensor, positions: int) -> bool:
-    """Return whether rows have the logits that they have in smaller batches; if so, remember it."""
+    """Return whether rows have the logits that they have in smaller batches; if so, and if rows differ, remember it."""
     result = same(model, apart, together)
     if result and rounding_step(model, apart) <= torch.finfo(torch.float32).eps:
         least = FINE * (float(apart.abs().max()) + 1)  # the same rows: rounding is all that may differ
         result = _apart(apart, together) <= min(least_effect(apart), least)
-    if result:
+    if result and not torch.equal(apart, apart[:1].expand_as(apart)):  # equal rows may cancel out what they change
         known_about(model).update({MIXES: False, LARGEST: positions})
     return result
 

@@ -17,6 +17,7 @@ from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.families import says_tokens
 from whyformer.inputs.language import is_causal
+from whyformer.inputs.tokens import BY_CONTENT
 from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.study import readout as readouts
@@ -114,6 +115,12 @@ def patches_start(
     return None if changed is None else min(moved_at(before_BHKD, run.values(changed)), default=None)
 
 
+def _text_start(run: readouts.Passes, before_BHKD: Tensor, extra: int) -> int:
+    """Return the first position that changes with the first token; further behind only where the model sorts."""
+    moved = moved_at(before_BHKD, first_values(partial(run.shifted, 0), run.names))
+    return min(*moved, extra) if moved else 0
+
+
 def study_one(modality: Modality, one: Batch) -> Study:
     """Study one input; attention that was captured in part is refused."""
     if modality.opaque:
@@ -132,6 +139,8 @@ def study_one(modality: Modality, one: Batch) -> Study:
         known_about(modality.model)[MIXES] = True
     single = not (modality.compares or modality.multi_input)  # a model may encode two texts one after the other
     by_content = single and (gated or survey.gates or survey.decides or survey.sorts)
+    if by_content:
+        known_about(modality.model)[BY_CONTENT] = True
     study = replace(_followed(run, survey), by_content=by_content, forwards=run.count)
     hidden = unseen(modality.model, called, [site.path for site in study.sites])
     if hidden is not None and study.sites:
@@ -183,9 +192,7 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
     extra = sites[0].keys - length if modality.lengths_vary else 0
     if extra < 0 and modality.embeds:
         return Study(input_length=length).refused(_fewer(sites[0], length))
-    front = None
-    if extra > 0 and modality.embeds:  # the text starts at the first position that changes with its first token
-        front = min(moved_at(first_BHKD, first_values(partial(run.shifted, 0), run.names)), default=0)
+    front = _text_start(run, first_BHKD, extra) if extra > 0 and modality.embeds else None
     real = modality.keep(one, sites[0].keys, front)[0].cpu()
     try:
         readout, read, notes = _readout(run, survey, real)
@@ -212,6 +219,8 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
         elsewhere = misplaced_pieces(run)
         return study if elsewhere is None else study.refused(elsewhere)
     elsewhere = misplaced(run, first_BHKD, front, grid, survey.reorders)
+    if survey.sorts:  # of another input, other positions
+        modality.forget_places(one)
     # Where the positions depend on the content, the model's own tokens have no place among the units either.
     return study if elsewhere is None else study.refused(elsewhere, front=None if survey.sorts else front)
 

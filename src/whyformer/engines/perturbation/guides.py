@@ -50,8 +50,10 @@ def guide_of(run: Run, wanted: str, usual: Sequence[str]) -> Guide | None:
                 raise NotOffered(f"guide={name!r}: the model does not attend over the units of this input one by one.")
             made = attributed(run, entry, options)
         except WhyformerError as error:
-            # A batch that a guide refuses as such is explained input by input, each with that guide.
-            if wanted != "auto" or (isinstance(error, (AmbiguousLayout, MixedInputs)) and run.batch.size > 1):
+            # A batch that a guide refuses as such is explained input by input, each with that guide. Where rows of
+            # masked inputs change each other, so would those that are measured.
+            alone = isinstance(error, AmbiguousLayout) and run.batch.size > 1
+            if wanted != "auto" or alone or isinstance(error, MixedInputs):
                 raise
             if isinstance(error, NonFinite):
                 _ = run.value_B  # raises where that is no fault of the maskings

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whyformer.engines.perturbation.players import absent_player, players_of
 from whyformer.engines.perturbation.variants import Replaced, Variants
-from whyformer.errors import AmbiguousLayout, MixedInputs, NotOffered
+from whyformer.errors import AmbiguousLayout, NotOffered
 from whyformer.inputs.batch import Batch
 from whyformer.registry import MASKINGS, Method
 from whyformer.run import Attribution, Run
@@ -129,7 +129,8 @@ def _masked(run: Run, count: int, replacement: str | int) -> tuple[Array, Batch,
 def _drawn(variants: Replaced, kept_MP: Array, seed: int) -> dict[str, Tensor]:
     """The tensors of the masked inputs, each with one of the fillings where there are several."""
     batches = [variants.batch(kept_MP, draw).tensors for draw in range(variants.draws)]
-    chosen = np.random.default_rng([seed, variants.draws]).choice(variants.draws, len(kept_MP), p=variants.weights)
+    shares = None if variants.weights is None else variants.weights / variants.weights.sum()
+    chosen = np.random.default_rng([seed, variants.draws]).choice(variants.draws, len(kept_MP), p=shares)
     names = variants.part_of
     return {name: torch.stack([batches[draw][name][row] for row, draw in enumerate(chosen)]) for name in names}
 
@@ -138,13 +139,13 @@ def _of_part(
     run: Run, m: Method, options: Mapping[str, Any], batch: Batch, owners: Array, rows: list[int]
 ) -> list[tuple[Attribution, Array]]:
     """Attributions of some masked inputs, in halves where a batch of them is refused; passes go to their owners."""
-    study = run.study
+    own = batch.select(rows) if run.attended is None else replace(batch.select(rows), by_input=False)
+    study = (run.attended or run).study
     if study.by_content:
-        study, _ = study_of(run.modality, batch.select(rows))
-        study = study if run.attended is None else study.by_input
+        study, _ = study_of(run.modality, own)
     part = Run(
         run.modality,
-        batch.select(rows),
+        own,
         study,
         target=[run.targets[owner] for owner in owners[rows]],
         scalar=run.scalar,
@@ -153,14 +154,17 @@ def _of_part(
         keep_layers=run.keep_layers,
     )
     part.folds = run.folds
+    part = part if run.attended is None else part.by_input
     try:
         attribution = m.run(part, **options)
-    except (AmbiguousLayout, MixedInputs):
+    except AmbiguousLayout:
         if len(rows) == 1:
             raise
         middle = len(rows) // 2
         halves = (rows[:middle], rows[middle:])
         return [each for half in halves for each in _of_part(run, m, options, batch, owners, half)]
+    if attribution.scores_BN.shape[1] != run.keep_BN.shape[1]:
+        raise NotOffered(f"{MASKINGS}: the model reads other units of a masked input. Omit {MASKINGS}=.")
     np.add.at(run.forwards_B, owners[rows], part.forwards_B)
     np.add.at(run.backwards_B, owners[rows], part.backwards_B)
     run.setup_forwards += part.setup_forwards

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.lookups import ABSENT
-from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError, listed
+from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError, listed, refused
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Filling, SamplePool, with_deleted
 from whyformer.inputs.language import spans_without, without_tokens
@@ -371,7 +371,7 @@ def variants_of(
 
 UNSCORED = (
     "{share:.0%} of the value depends on {names}, which {are} not scored: the value changes by {change} when {they} "
-    "masked as a whole{units}."
+    "masked {part}{units}."
 )
 UNKNOWN = "the model also reads {names}, which {are} not scored; how much of the value depends on {them} is not known."
 LEAST = 0.005  # of the value; less is not worth a warning
@@ -396,9 +396,11 @@ def _remarks(run: Run, row: int, beside: Mapping[str, Column]) -> list[str]:
     many = len(beside) > 1
     words = {"names": listed(list(beside), "and"), "are": "are" if many else "is", "them": "them" if many else "it"}
     words["they"] = "they are" if many else "it is"
-    change = _change(run, row, lambda: _without(run, row, beside))
+    changes = [_change(run, row, partial(_without, run, row, beside, half)) for half in (False, True)]
+    change = max((c for c in changes if c is not None), key=abs, default=None)
     if change is None:
         return [UNKNOWN.format(**words)]
+    words["part"] = "as a whole" if change == changes[0] else "in part"
     units = _change_without_units(run, row)
     share = abs(change) / max(abs(change) + abs(units or 0.0), 1e-30)
     if abs(change) <= _rounding(run, row) or share < LEAST:
@@ -407,13 +409,19 @@ def _remarks(run: Run, row: int, beside: Mapping[str, Column]) -> list[str]:
     return [UNSCORED.format(share=share, change=f"{-change:+.3g}", units=said, **words)]
 
 
-def _without(run: Run, row: int, beside: Mapping[str, Column]) -> float:
-    """Return the explained value without these numbers: zeros, or others where zeros stand already."""
+def _without(run: Run, row: int, beside: Mapping[str, Column], half: bool) -> float:
+    """Return the explained value without these numbers: zeros, or others where zeros stand already.
+
+    half: of each, the first half of its numbers, because the effects of all may cancel out.
+    """
     one = run.batch.select([row])
     changed = {name: tensor[0].clone() for name, tensor in one.tensors.items()}
     for name, where in beside.values():
         values = changed[name][where]
-        changed[name][where] = torch.zeros_like(values) if bool(values.any()) else torch.ones_like(values)
+        other = torch.zeros_like(values) if bool(values.any()) else torch.ones_like(values)
+        if half:
+            other.view(-1)[(values.numel() + 1) // 2 :] = values.reshape(-1)[(values.numel() + 1) // 2 :]
+        changed[name][where] = other
     named = {name: changed[name][None] for name, _ in beside.values()}
     return float(run.score(one.with_tensors(**named), row)[0])
 
@@ -458,4 +466,5 @@ def require_moved(run: Run, method: str, scores_BN: Tensor) -> None:
             continue
         change = _change_without_units(run, row)
         if change is not None and abs(change) > MOVED * least:
-            raise NotOffered(TOGETHER.format(method=method, row=run.numbers[row], change=change))
+            said = TOGETHER.format(method=method, row=run.numbers[row], change=change)
+            raise refused(NotOffered(said), run.batch.size)
