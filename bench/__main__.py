@@ -31,6 +31,7 @@ BY_NAME = {
     "smollm2",
     "strain",
     "tabular_study",
+    "tuned_copy",
 }
 
 

@@ -82,7 +82,7 @@ def sentiment(device: str) -> dict[str, Any]:
     return {"model": model.to(device), "processor": tokenizer}
 
 
-def concepts(device: str) -> dict[str, Any]:
+def concepts(device: str, **options: Any) -> dict[str, Any]:
     model, processor = load_textures()
     shown = [Image.fromarray(picture("horse", "striped", seed)) for seed in range(8)]
     known = {name: [Image.fromarray(swatch(name, s)) for s in range(12)] for name in ("striped", "bubbly", "plain")}
@@ -91,20 +91,20 @@ def concepts(device: str) -> dict[str, Any]:
     return wf.tcav(model.to(device), layer=2, concepts=known, **how).to_dict()
 
 
-def table(device: str) -> list[Any]:
+def table(device: str, **how: Any) -> list[Any]:
     model, own = load_adult()
     rows = adult_rows()[:8]
     permuted = wf.feature_permutation(model.to(device), rows, [0, 1] * 4, processor=own)
-    return [asdict(permuted), *(e.scores for e in wf.explain(model, rows, processor=own))]
+    return [asdict(permuted), *(e.scores for e in wf.explain(model, rows, processor=own, **how))]
 
 
 TWO = ["generic_attention", "occlusion"]
-VERBS: dict[str, Callable[[str], Any]] = {  # what stands above a single explanation, on the shipped models
-    "explain": lambda d: [e.scores for e in wf.explain(inputs=TEXTS, **sentiment(d))],
-    "compare": lambda d: wf.compare(inputs=TEXTS, method=TWO, **sentiment(d)).to_dict(),
-    "recommend": lambda d: wf.recommend(inputs=list(SENTENCES), method=TWO, **sentiment(d)).to_dict(),
-    "check": lambda d: wf.check(inputs=TEXTS, **sentiment(d)).to_dict(),
-    "head_importance": lambda d: wf.head_importance(inputs=TEXTS, **sentiment(d)).scores,
+VERBS: dict[str, Callable[..., Any]] = {  # what stands above a single explanation, on the shipped models
+    "explain": lambda d, **how: [e.scores for e in wf.explain(inputs=TEXTS, **sentiment(d), **how)],
+    "compare": lambda d, **how: wf.compare(inputs=TEXTS, method=TWO, **sentiment(d), **how).to_dict(),
+    "recommend": lambda d, **how: wf.recommend(inputs=list(SENTENCES), method=TWO, **sentiment(d), **how).to_dict(),
+    "check": lambda d, **how: wf.check(inputs=TEXTS, **sentiment(d)).to_dict(),
+    "head_importance": lambda d, **how: wf.head_importance(inputs=TEXTS, **sentiment(d)).scores,
     "tcav": concepts,
     "explain and permute a table": table,
 }

@@ -3,8 +3,9 @@
     OMP_NUM_THREADS=1 python -m bench.frozen_scores save before.npz      # at the old commit
     OMP_NUM_THREADS=1 python -m bench.frozen_scores compare before.npz   # at the new one
 
-What is kept: scores, explained values, relevance maps and counted passes of each case, the kind of each refusal, and
-the numbers of the larger verbs on the shipped models. ``compare`` prints what differs and fails if anything does.
+What is kept, with scalar="logit": scores, explained values, relevance maps and counted passes of each case, the kind
+of each refusal, and the numbers of the larger verbs on the shipped models. ``compare`` prints what differs and fails if
+anything does.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def explained(case: Case, method: str) -> dict[str, np.ndarray]:
         explanations = wf.explain(model, case.inputs(), **how)
     except WhyformerError as refusal:
         return {"refused": np.array(type(refusal).__name__)}
-    except (RuntimeError, TypeError, ValueError) as error:
+    except (LookupError, RuntimeError, TypeError, ValueError) as error:
         return {"raised": np.array(type(error).__name__)}
     numbers: dict[str, np.ndarray] = {
         "scores": np.concatenate([e.scores for e in explanations]),
@@ -60,7 +61,7 @@ def every_number() -> dict[str, np.ndarray]:
             frozen |= {f"{name}/{method}/{what}": value for what, value in explained(case, method).items()}
         print(name, flush=True)
     for verb, run in VERBS.items():
-        frozen[f"{verb}/verb/numbers"] = np.array(numbers(run("cpu")))
+        frozen[f"{verb}/verb/numbers"] = np.array(numbers(run("cpu", scalar="logit")))
         print(verb, flush=True)
     return frozen
 

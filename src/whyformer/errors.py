@@ -308,6 +308,7 @@ METRICS_ELSEWHERE: dict[str, Nearest] = {
     **_named("faithfulness faithfulnessestimate", "faithfulness_correlation", "or the default set: omit metric="),
     **_named("fidelity fidelityplus", "f_fidelity_plus", "needs surrogate=wf.masked_surrogate(…)"),
     **_named("fidelityminus", "f_fidelity_minus", "needs surrogate=wf.masked_surrogate(…)"),
+    **_named("idsds indomainsingledeletionscore", "single_deletion", "needs surrogate=wf.masked_surrogate(…)"),
     **_named("sensitivity sensitivitymax", "max_sensitivity", "largest change of the scores under noise"),
     **_named("gini giniindex sparseness complexity", "sparsity", "Gini index of the sizes of the scores"),
     **_named("efficiency additivity", "completeness", "gap between the sum of the scores and the change in output"),

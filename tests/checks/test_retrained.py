@@ -379,12 +379,12 @@ def test_the_copy_learns_to_do_without_a_part_and_the_model_stays() -> None:
     assert surrogate.before < 0.7 and surrogate.after == 1
 
     # On the model itself a missing row turns the answer over, whichever it is; by the copy it does not.
-    how: dict[str, Any] = {"method": ["occlusion"], "metric": {"f_fidelity_plus": {"beta": 0.2}}}
+    how: dict[str, Any] = {"method": ["occlusion"], "metric": {"f_fidelity_plus": {"beta": 0.2}, "single_deletion": {}}}
     itself = wf.compare(model, {"x": signed_rows(3, 1)}, **how)
     by_copy = wf.compare(model, {"x": signed_rows(3, 1)}, surrogate=surrogate.model, **how)
     falls, less = (np.mean(r.values["f_fidelity_plus"]["occlusion"]) for r in (itself, by_copy))
     assert falls > 0.5 and less < 0.2
-    assert any("without its fine-tuning" in warning for warning in itself.warnings)
+    assert any("f_fidelity_plus and single_deletion: measured" in warning for warning in itself.warnings)
     assert not any("fine-tuning" in warning for warning in by_copy.warnings)
 
 

@@ -103,6 +103,17 @@ def test_f_fidelity_takes_no_more_than_its_bound() -> None:
     assert value("f_fidelity_plus", surrogate, alpha=1.0, beta=0.5, **how) == pytest.approx(2)
 
 
+def test_single_deletion_ranks_scores_as_the_falls_of_the_copy() -> None:
+    game, copy = (linear(np.array(falls), bias=0) for falls in ([4.0, 3, 2, 1], [1.0, 2, 3, 4]))
+
+    def said(*scores: float, surrogate: Any = None) -> float:
+        return value("single_deletion", Trial(np.array(scores), game, surrogate=surrogate))
+
+    assert said(9, 8, 2, 0.5) == pytest.approx(1) and said(9, 8, 2, 0.5, surrogate=copy) == pytest.approx(-1)
+    assert said(3, 4, 2, 1) == pytest.approx(1 - 6 * 2 / (4 * 15))  # 1 - 6 Σd² / (n(n² - 1))
+    assert np.isnan(said(1, 1, 1, 1))
+
+
 def test_constant_scores_go_by_position() -> None:
     game = together(6, 0)
     assert value("aopc", Trial(np.zeros(6), game)) == value("aopc", Trial(-np.arange(6.0), game))

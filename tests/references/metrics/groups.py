@@ -1,4 +1,4 @@
-"""Wu et al. 2024 (SaCo) and Zheng et al. 2025 (F-Fidelity): groups of parts by their scores, one variant at a time."""
+"""SaCo (Wu et al. 2024), F-Fidelity (Zheng et al. 2025) and IDSDS (Hesse et al. 2024), one variant at a time."""
 
 from __future__ import annotations
 
@@ -58,6 +58,21 @@ def f_fidelity(
     return sum(falls) / len(falls) if falls else math.nan
 
 
+def ranks(values: Sequence[float]) -> list[float]:
+    """1 for the smallest; equal values share the mean of their ranks."""
+    return [sum(v < value for v in values) + (1 + sum(v == value for v in values)) / 2 for value in values]
+
+
+def single_deletion(predict: Predict, scores: Sequence[float]) -> float:
+    """Section 3: Pearson's correlation of the ranks of the scores with those of the falls without one part."""
+    everything = set(range(len(scores)))
+    falls = [predict(everything) - predict(everything - {part}) for part in range(len(scores))]
+    of_scores, of_falls, middle = ranks(scores), ranks(falls), (len(scores) + 1) / 2
+    together = sum((a - middle) * (b - middle) for a, b in zip(of_scores, of_falls, strict=True))
+    alone = [math.sqrt(sum((rank - middle) ** 2 for rank in each)) for each in (of_scores, of_falls)]
+    return together / math.prod(alone) if all(alone) else math.nan
+
+
 CHOICES: list[dict[str, Any]] = [{}, {"alpha": 1.0, "beta": 0.5, "sizes": (0.4,)}, {"samples": 3, "value": "logit"}]
 TWINS = {
     "saco": MetricTwin(
@@ -65,6 +80,11 @@ TWINS = {
         [{}, {"groups": 3}, {"value": "logit"}],
         {"abs": 1e-9},
         at_least=2,
+    ),
+    "single_deletion": MetricTwin(
+        lambda facts, value="probability": single_deletion(facts.says[value], facts.scores),
+        [{}, {"value": "logit"}],
+        {"abs": 1e-9},
     ),
     "f_fidelity_plus": MetricTwin(lambda facts, **how: f_fidelity(facts, True, **how), CHOICES, {"abs": 1e-9}),
     "f_fidelity_minus": MetricTwin(lambda facts, **how: f_fidelity(facts, False, **how), CHOICES, {"abs": 1e-9}),

@@ -1,4 +1,4 @@
-"""F-Fidelity: random removal that never takes much, on the model itself or on a copy fine-tuned on masked inputs."""
+"""F-Fidelity and IDSDS: few features are removed, on the model itself or on a copy fine-tuned on masked inputs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from functools import partial
 from typing import Annotated
 
 import numpy as np
+from scipy.stats import spearmanr
 
-from whyformer.engines.perturbation.players import count_of, order_of
+from whyformer.engines.perturbation.players import count_of, leave_one_out, order_of
 from whyformer.evaluate.candidate import Trial
 from whyformer.evaluate.metrics.faithfulness import Fractions, Value, perturbation
 from whyformer.parameters import Count, Limits
@@ -115,3 +116,28 @@ def f_fidelity_minus(
     """
     present = drawn_away(trial, inside=False, alpha=alpha, beta=beta, sizes=sizes, samples=samples)
     return mean_fall(trial, present, value)
+
+
+@perturbation(
+    paper="Hesse, Schaub-Meyer & Roth 2024 (IDSDS, NeurIPS), arXiv:2407.11910",
+    higher_is_better=True,
+    cost_text="(features + 1) forwards",
+    masks=lambda trial, **options: leave_one_out(len(trial.scores_P)),
+    ceiling="leave_one_out",
+    on_surrogate=True,
+)
+def single_deletion(trial: Trial, *, value: Value = "probability") -> float:
+    """Rank correlation of the scores with the falls of the prediction when one feature alone is masked.
+
+    Spearman_i(w_i, p(x) - p(x without i)), from -1 to 1; 0 is chance; higher is better. NaN where all scores or all
+    falls are equal. p is the model's own, unless ``compare(surrogate=…)`` is a copy that was fine-tuned on masked
+    inputs (``wf.masked_surrogate``): to it they are not unusual.
+
+    Misleads when: features are redundant: only one is masked at a time. Without a copy, leave-one-out scores are best
+    by construction.
+    """
+    # NOTE[DIFF] the paper uses the logit (value="logit"), and scores of the copy: compare(copy.model, …).
+    falls_P = (trial.surrogate or trial.game).drops(value)
+    if np.ptp(trial.scores_P) == 0 or np.ptp(falls_P) == 0:
+        return float("nan")
+    return float(spearmanr(trial.scores_P, falls_P).statistic)
