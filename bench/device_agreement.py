@@ -30,6 +30,8 @@ QUICK: dict[str, dict[str, Any]] = {
     "integrated_gradients": {"steps": 5},
     "smooth_grad": {"samples": 3},
     "sequential_gradients": {"steps": 5},
+    "attn_lrp(maskings=3)": {"method": "attn_lrp", "maskings": 3},
+    "value_x_gradient(maskings=3)": {"method": "value_x_gradient", "maskings": 3},
 }
 FAR = 1e-4  # said of each model that is further apart than that
 TEXTS = ["Not bad at all, surprisingly funny.", "A dull and endless film."]
@@ -49,7 +51,8 @@ def scores(case: Case, method: str, device: str) -> np.ndarray | str:
     target = {"detr": (2, 1), "clip": 0, "siglip": 0}.get(case.name, 1)
     torch.manual_seed(0)
     try:
-        found = wf.explain(model, moved(case.inputs(), device), method=method, target=target, **QUICK.get(method, {}))
+        how = {"method": method, "target": target, **QUICK.get(method, {})}
+        found = wf.explain(model, moved(case.inputs(), device), **how)
     except WhyformerError as refusal:
         return f"{type(refusal).__name__}: {refusal}"
     except (RuntimeError, TypeError, ValueError) as error:
@@ -138,7 +141,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--models", nargs="*", default=sorted(CASES | UNUSUAL))
-    parser.add_argument("--methods", nargs="*", default=sorted(wf.list_methods()))
+    parser.add_argument("--methods", nargs="*", default=sorted(QUICK.keys() | wf.list_methods().keys()))
     options = parser.parse_args(argv)
     warnings.simplefilter("ignore")
     torch.backends.cudnn.allow_tf32 = False  # patch embeddings would have ten bits

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,11 @@ import pytest
 import torch
 
 import whyformer as wf
+from tests.engines.test_variants import WORD, OfAWord
 from tests.models import CASES, model_of
+from tests.models.case import seeded
 from tests.references.maskings import averaged
+from tests.support import language
 from whyformer.demo.census import adult_rows
 from whyformer.engines.perturbation.maskings import random_maskings
 from whyformer.errors import NotAllowed, NotOffered, NotOverUnits, UnknownName
@@ -133,6 +138,41 @@ def test_every_method_that_masks_nothing_itself_can_be_averaged(method: str) -> 
             assert (kept is None) == (was is None) and np.shape(kept) == np.shape(was)
         if one.matrix is not None and method == "attention_rollout":  # rows of each map sum to 1 over what is kept
             np.testing.assert_allclose(one.layers.sum(-1), np.ones(one.layers.shape[:-1]), atol=0.5)
+
+
+def test_sentences_are_not_deleted_but_replaced_in_place() -> None:
+    """occlusion deletes them, which would move the tokens after them."""
+    lm, tokenizer = language.model("llama"), language.tokenizer()
+    sentences = ["The dog ran home .", "The cat sat on the mat .", "Where sat the cat ?"]
+    how: dict[str, Any] = {"processor": tokenizer, "target": "mat", "method": "attn_lrp"}
+
+    def scores_of(kept: Sequence[bool]) -> np.ndarray:
+        words = [s if k else " ".join(["<unk>"] * len(s.split())) for s, k in zip(sentences, kept, strict=True)]
+        of_tokens = wf.explain(lm, " ".join(words), **how).scores
+        return np.bincount(np.repeat([0, 1, 2], [5, 7, 5]), of_tokens)
+
+    scores, _ = averaged(scores_of, random_maskings(4, 3, seed=0))
+    found = wf.explain(lm, " ".join(sentences), units="sentence", maskings=4, **how)
+    np.testing.assert_allclose(found.scores, scores, atol=2e-6 * np.abs(scores).max())
+
+
+@pytest.mark.parametrize("method", ["input_x_gradient", "attn_lrp", "generic_attention"])
+@pytest.mark.parametrize("token", ["pad", "mean_vector"])
+def test_beside_positions_tokens_are_masked_as_occlusion_masks_them(method: str, token: str) -> None:
+    model = by_hand = seeded(lambda: OfAWord(padding_idx=0) if token == "pad" else OfAWord())
+    if token == "mean_vector":  # here the id of one more row of the table, which holds the mean of the others
+        vectors, by_hand = model.words.weight.detach(), deepcopy(model)
+        by_hand.words = torch.nn.Embedding.from_pretrained(torch.cat([vectors, vectors.mean(0, keepdim=True)]))
+    masked, how = 0 if token == "pad" else 30, {"method": method, "target": 1}
+
+    def scores_of(kept: Sequence[bool]) -> np.ndarray:
+        ids = torch.where(torch.tensor([list(kept)]), WORD["input_ids"], masked)
+        return wf.explain(by_hand, WORD | {"input_ids": ids}, **how)[0].scores
+
+    scores, _ = averaged(scores_of, random_maskings(4, 7, seed=0))
+    (found,) = wf.explain(model, WORD, maskings=4, **how)
+    np.testing.assert_allclose(found.scores, scores, atol=2e-6 * np.abs(scores).max())
+    assert [w for w in found.warnings if "may hold positions" in w and f"in place ({token})" in w]
 
 
 def test_answers_of_a_language_model() -> None:

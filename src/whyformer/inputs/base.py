@@ -386,7 +386,9 @@ class Modality(ABC):
     def looked_up(self, batch: Batch, make: Callable[[Tensor], Tensor]) -> TorchFunctionMode:
         """Return a mode in which ``make`` changes the vectors that the model looks up for the input."""
         if self.embeds:
-            return SwapEmbedding(batch.tensors[self.main], self.embedding(), make, self.places(batch))
+            ids = batch.tensors[self.main]
+            ids = ids.clamp(min=0) if batch.absent else ids  # as MeanVectors looks them up
+            return SwapEmbedding(ids, self.embedding(), make, self.places(batch))
         return LookupLeaves(make, batch.tensors)
 
     @contextmanager

@@ -108,7 +108,7 @@ def _masked(run: Run, count: int, replacement: str | int) -> tuple[Array, Batch,
     kept_RN = np.ones((run.batch.size * count, run.keep_BN.shape[1]), dtype=bool)
     changed: list[dict[str, Tensor]] = []
     absent, remarks = False, []
-    _, about = Variants.used(run, replacement)
+    _, about = Variants.used(run, replacement, True)
     for row, keep_N in enumerate(run.keep_BN.cpu().numpy()):
         held_U = np.zeros(len(run.units[row]), dtype=bool)
         members = players_of(run, row, None, True, 0, held_U).members
