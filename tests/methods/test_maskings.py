@@ -187,6 +187,8 @@ def test_other_verbs_take_maskings() -> None:
     model, tokenizer = wf.demo.load_sentiment()
     estimate = wf.estimate(model, TEXT, tokenizer, method="attn_lrp", maskings=8)
     assert (estimate.forwards, estimate.backwards) == (9, 8)
+    guided = wf.explain(model, TEXT, tokenizer, method="shap", evaluations=16, guide="attn_lrp(maskings=3)")
+    assert guided.cost.backwards == 3 and guided.options["guide"] == "attn_lrp(maskings=3)"
     methods = ["attn_lrp", {"method": "attn_lrp", "maskings": 4}]
     rows = wf.compare(
         model, [TEXT, "so boring"], tokenizer, method=methods, metric=["comprehensiveness"], progress=False
