@@ -75,7 +75,7 @@ def learned(subject: Subject, forwards: list[int], seed: int) -> Contenders:
             found = subject.learned(count, linear, seed)
             certificate = "" if found.certificate is None else found.certificate.verdict
             print(f"{found.seconds:4.0f} s  {name}, {found.inputs:,} inputs: {certificate}", flush=True)
-            made[name] = (found.name, {})
+            made |= {name: (found.name, {}), f"{name}, maskings=8": (found.name, {"maskings": 8})}
         guided = {"evaluations": 8, "guide": made[f"learned, {count:,} forwards"][0], **subject.masking}
         made[f"shap 8, guide learned with {count:,}"] = ("shap", guided)
     return made

@@ -86,7 +86,7 @@ class Method(_Optioned):
     def options(self) -> dict[str, inspect.Parameter]:
         """Read from the signature, and ``maskings`` where the method can be averaged."""
         own = super().options
-        return own | {MASKINGS: inspect.signature(_over_maskings).parameters[MASKINGS]} if self.averages else own
+        return own | {MASKINGS: inspect.signature(over_maskings).parameters[MASKINGS]} if self.averages else own
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Method(_Optioned):
         taken = self.defaults | (checked_options(self.run, self.name, own) if own else {})
         if options.get(MASKINGS) is None or own == options:
             return taken
-        return taken | checked_options(_over_maskings, self.name, {MASKINGS: options[MASKINGS]})
+        return taken | checked_options(over_maskings, self.name, {MASKINGS: options[MASKINGS]})
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,7 +150,7 @@ def method(
     """Register a method under its function's name. The parameters are the fields of ``Method``."""
     facts = dict(locals())  # the parameters, which are fields of Method
     if needs and "perturbation" not in needs:
-        facts["cost"] = _over_maskings(cost)
+        facts["cost"] = over_maskings(cost)
         facts["works"] |= bool(needs & {"attention", "values"})  # besides, the rows that the head reads are found
     if not specificity:
         inside, slopes = needs & {"attention", "attention_gradients", "values"}, "input_gradients" in needs
@@ -190,7 +190,7 @@ def _registering(
     return register
 
 
-def _over_maskings(cost: Callable[..., Passes], /, *, maskings: Maskings = None) -> Callable[..., Passes]:
+def over_maskings(cost: Callable[..., Passes], /, *, maskings: Maskings = None) -> Callable[..., Passes]:
     """Return the cost of a method that may be averaged: the input as it is, and each masking."""
 
     def passes(units: int, maskings: int | None = None, **options: Any) -> Passes:

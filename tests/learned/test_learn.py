@@ -15,6 +15,8 @@ from safetensors.numpy import save
 
 import whyformer as wf
 from tests.learned.small import Additive, bert, learned_bert, texts, tokenizer
+from tests.references.maskings import averaged
+from whyformer.engines.perturbation.maskings import random_maskings
 from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName
 from whyformer.evaluate.games import games_of
 from whyformer.learned import learning
@@ -41,6 +43,22 @@ def test_one_pass_explains_and_the_certificate_is_on_the_result() -> None:
     assert not one.scores[list(one.units.special)].any() and one.scores.any()
     beside = wf.explain(model, ["the film was great", "a very long sad story"], tokenizer(), method=learned)
     assert np.allclose(beside[0].scores, one.scores, atol=1e-4)
+
+
+def test_its_average_over_maskings_is_that_of_single_passes_at_the_declared_cost() -> None:
+    model, learned = learned_bert()
+    tokens, how = tokenizer()(["the film was great"], return_tensors="pt"), {"method": learned, "target": 1}
+    maskings = np.pad(random_maskings(4, 4, seed=0), ((0, 0), (1, 1)), constant_values=True)
+
+    def scores_of(kept: Any) -> np.ndarray:
+        ids = torch.where(torch.tensor(kept)[None], tokens["input_ids"], tokenizer().mask_token_id)
+        return wf.explain(model, {**tokens, "input_ids": ids}, tokenizer(), **how)[0].scores
+
+    scores, _ = averaged(scores_of, maskings)
+    (found,) = wf.explain(model, ["the film was great"], tokenizer(), maskings=4, **how)
+    assert np.allclose(found.scores, scores, atol=1e-4 * np.abs(scores).max())
+    estimate = wf.estimate(model, "the film was great", tokenizer(), method=learned, maskings=4)
+    assert (found.cost.forwards, found.cost.backwards) == (estimate.forwards, estimate.backwards) == (5, 4)
 
 
 def test_the_target_enters() -> None:

@@ -27,7 +27,7 @@ from whyformer.learned.network import Features, Network
 from whyformer.loan.borrow import known_about
 from whyformer.loan.digests import digest
 from whyformer.parameters import Named, checked
-from whyformer.registry import LEARNED, SUFFIX, Method, register_named
+from whyformer.registry import LEARNED, SUFFIX, Method, over_maskings, register_named
 from whyformer.results.codec import Float32, mapping, reason, to_plain
 from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
@@ -165,8 +165,6 @@ class Learned(Result, Named):
             raise BadInput(f"{self.name} was learned for units={self.units!r}: pass the same, or learn again.")
         if run.scalar != self.scalar:
             raise BadInput(f"{self.name} was learned for scalar={self.scalar!r}, not {run.scalar!r}.")
-        if any(target.versus is not None for target in run.targets):
-            raise NotOffered(f"{self.name} explains one class at a time: explain both, and subtract.")
         # All weights are read at the first use after loading, and once torch counted a write to one of them.
         known, itself = known_about(run.modality.model), weakref.ref(self)
         if itself not in known:
@@ -217,6 +215,8 @@ def _method(learned: Learned) -> Method:
         scores_BN = torch.zeros(run.keep_BN.shape, dtype=torch.float64)
         warnings, distances, errors = [], [], []
         kept_BN, found = run.keep_BN.cpu(), features_of(run, hold=learned.hold)
+        if any(target.versus is not None for target in run.targets):  # known from the pass of the features
+            raise NotOffered(f"{learned.name} explains one class at a time: explain both, and subtract.")
         for row, (features, scores_U, distance) in enumerate(
             zip(found, *learned.scores(found, run.value_B), strict=True)
         ):
@@ -249,7 +249,7 @@ def _method(learned: Learned) -> Method:
         run=explain,
         paper="loss: FastSHAP, Jethani et al. 2022 (ICLR), arXiv:2107.07436; masks: Covert & Lee 2021",
         needs=frozenset({"attention_gradients", "values"}),
-        cost=lambda units, check_home=False, **options: (1 + int(check_home), 1),
+        cost=over_maskings(lambda units, check_home=False, **options: (1 + int(check_home), 1)),
         cost_text="1 forward + 1 backward; one more forward with check_home",
         signed=True,
         class_specific=True,
