@@ -26,7 +26,7 @@ from tests.support.live_bytes import peak_bytes, set_apart
 from whyformer import estimates
 from whyformer.errors import BadInput, NotOffered
 from whyformer.loan import spread
-from whyformer.loan.spread import CLEAR, Peak, SavedBytes
+from whyformer.loan.spread import CLEAR, Peak, SavedBytes, measured_on_cpu
 
 LARGE = 64 << 20
 LONG = {"input_ids": randint(5, 90, 1, 700)}
@@ -35,18 +35,22 @@ INPUTS = {"input_ids": randint(5, 90, 7, 6)}
 
 @pytest.mark.skipif(not os.access(CLEAR, os.W_OK), reason="this system does not tell, and 0 is reported")
 def test_the_highest_moment_counts_also_when_it_is_over() -> None:
-    peak = Peak(torch.device("cpu"))
+    with measured_on_cpu():
+        peak = Peak(torch.device("cpu"))
     fresh = mmap(-1, LARGE)  # a tensor might come to lie in what the process has free already
     fresh.write(b"1" * LARGE)
     assert peak.bytes > 0.9 * LARGE
+    assert Peak(torch.device("cpu")).bytes == 0  # nobody asked
     fresh.close()
     assert peak.bytes > 0.9 * LARGE
-    assert Peak(torch.device("cpu")).bytes < LARGE / 2
+    with measured_on_cpu():
+        assert Peak(torch.device("cpu")).bytes < LARGE / 2
 
 
 def test_where_the_system_does_not_tell_it_is_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(spread, "CLEAR", tmp_path / "nowhere" / "clear_refs")
-    peak = Peak(torch.device("cpu"))
+    with measured_on_cpu():
+        peak = Peak(torch.device("cpu"))
     kept = torch.ones(LARGE // 4)
     assert peak.bytes == 0
     assert len(kept)

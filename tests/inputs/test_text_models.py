@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.models.kinds import KINDS
 from tests.support import folders
 from tests.support.processors import PLACES, in_bytes, pair_tokenizer, tokenizer
 from whyformer.errors import BadInput, NotOffered
-from whyformer.inputs.checkpoint import as_processor
+from whyformer.inputs.checkpoint import as_processor, processed
 from whyformer.inputs.families import says_tokens, task_of
 from whyformer.inputs.language import ENOUGH, is_causal
 from whyformer.loan.borrow import borrowed
@@ -397,3 +398,26 @@ def test_a_long_text_is_cut_where_the_tokenizer_cuts_it(side: str) -> None:
     assert f"the {'beginning' if side == 'left' else 'end'} was cut off" in found.warnings[0]
     pair = wf.explain(bert(), (words, "one"), processor=reads, target=1)
     assert f"{'beginning' if side == 'left' else 'end'} of the longer text, or of both, was cut off" in pair.warnings[0]
+
+
+# Tokenizers of transformers: what their Python class adds to the tokenizer library counts.
+
+
+def test_a_text_is_encoded_as_the_tokenizer_does(tmp_path: Path) -> None:
+    plain = tokens(tmp_path, "right")
+
+    class Shouting(type(plain)):  # type: ignore[misc]
+        def _encode_plus(self, text: Any, *others: Any, **options: Any) -> Any:
+            return super()._encode_plus(f"{text} !", *others, **options)
+
+    changed = copy.deepcopy(plain)
+    changed.__class__ = Shouting
+    shortened = copy.deepcopy(plain)
+    shortened.backend_tokenizer.enable_truncation(3)
+    options = {"truncation": False, "verbose": False}
+    texts = (("i like it",), ("i", "it"), ("i", ""), ("",))
+    for encoder, text, added in itertools.product((plain, changed, shortened), texts, (True, False)):
+        ours = processed(copy.deepcopy(encoder), *text, add_special_tokens=added, **options)
+        theirs = encoder(*text, add_special_tokens=added, **options)
+        assert dict(ours) == dict(theirs)
+        assert ours.encodings[0].offsets == theirs.encodings[0].offsets

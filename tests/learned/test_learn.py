@@ -22,7 +22,7 @@ from whyformer.evaluate.games import games_of
 from whyformer.learned import learning
 from whyformer.learned.learned import CHECKSUM, HEADER, _checksum, fingerprint_of
 from whyformer.learned.network import Network, drawn_masks
-from whyformer.loan.spread import Peak
+from whyformer.loan.spread import Peak, measured_on_cpu
 
 
 def test_an_additive_model_is_learned_exactly() -> None:
@@ -230,7 +230,8 @@ def test_sizes_are_compared_with_the_weights_before_memory_is_taken(heads: list[
     header = json.dumps({k: v for k, v in learned.to_dict().items() if k != "weights"} | {"heads": heads})
     metadata = {HEADER: header, CHECKSUM: _checksum(header, weights)}
     (small := tmp_path / "x.learned").write_bytes(save(weights, metadata))
-    peak = Peak(torch.device("cpu"))
+    with measured_on_cpu():
+        peak = Peak(torch.device("cpu"))
     with pytest.raises(BadInput, match="its weights are not those of its network"):
         wf.load(small)
     assert peak.bytes < 100e6

@@ -26,6 +26,7 @@ from whyformer.evaluate.games import Games
 from whyformer.evidence import NOISE
 from whyformer.inputs.modalities import are_tensors
 from whyformer.loan.fingerprint import is_library
+from whyformer.loan.spread import measured_on_cpu
 from whyformer.parameters import Named
 from whyformer.registry import AUTO, CLASSES, Metric, get_method, list_methods
 from whyformer.results.codec import is_whole, read_piece, write_piece
@@ -132,7 +133,8 @@ def evaluated(candidate: Candidate, games: Games, scalar: str, whole: int = 0) -
         return dataclasses.replace(read_piece(Candidate, path), options=candidate.options)
     settings |= {"target": games.wanted_targets, "batch_size": games.session.asked_size, "progress": False}
     try:
-        explanations = games.explainer.explain(games.inputs, **settings)
+        with measured_on_cpu():
+            explanations = games.explainer.explain(games.inputs, **settings)
     except WhyformerError as reason:
         return dataclasses.replace(candidate, failure=str(reason))
     except Exception as error:  # one broken method must not lose the others

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -74,24 +75,38 @@ class MultiplyAdds(TorchDispatchMode):
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-class Peak:
-    """The peak of memory since it was made, in bytes above the start; 0 where the system does not report it.
+_ON_CPU: ContextVar[bool] = ContextVar("measure peak memory on a CPU", default=False)
 
-    On the CPU this is resident memory as the system sees it: what the process had free already is not seen, and what
-    other threads take is. On a GPU it is what torch's allocator handed out.
+
+@contextlib.contextmanager
+def measured_on_cpu() -> Iterator[None]:
+    """Inside ``with``: measure the peak memory of explanations on a CPU, too, which takes .4 ms for each batch."""
+    before = _ON_CPU.set(True)
+    try:
+        yield
+    finally:
+        _ON_CPU.reset(before)
+
+
+class Peak:
+    """The peak of memory since it was made, in bytes above the start; 0 where it is not measured or not reported.
+
+    On the CPU, on request, this is resident memory as the system sees it: what the process had free already is not
+    seen, and what other threads take is. On a GPU it is what torch's allocator handed out.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.start: int | None = None
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-            self.start: int | None = _allocated(device, "current")
-        else:
+            self.start = _allocated(device, "current")
+        elif _ON_CPU.get():
             try:
                 CLEAR.write_text("5")  # the highest resident size so far is set back to the present one (Linux)
                 self.start = resident()
             except OSError:
-                self.start = None
+                pass
 
     @property
     def bytes(self) -> int:

@@ -160,7 +160,8 @@ class Cost:
 
     ``setup_forwards``: of checks, for all inputs of the call together: once per model, and how half precision rounds.
 
-    ``peak_bytes``: the peak memory above what was in use before, for the whole batch (measured by loan/spread.py).
+    ``peak_bytes``: the peak memory above what was in use before, for the whole batch. On a CPU it is measured by
+    ``compare`` alone, and 0 elsewhere.
     """
 
     forwards: float = 0.0

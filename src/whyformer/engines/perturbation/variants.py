@@ -90,7 +90,10 @@ class Filled(Variants):
         for name, part in self.part_of.items():
             absent = ~present.to(part.device)[:, part.clamp(min=0)] & (part >= 0)
             changed[name] = torch.where(absent, self.fillings[draw][name], self.one.tensors[name])
-        return replace(self.one.select([0] * len(present)).with_tensors(**changed), absent=self.absent)
+        one, others = self.one, {k: v for k, v in self.one.tensors.items() if k not in changed}
+        rows = replace(one, tensors=others).select([0] * len(present))
+        tensors = {name: changed[name] if name in changed else rows.tensors[name] for name in one.tensors}
+        return replace(rows, tensors=tensors, trunks=(), absent=self.absent)
 
 
 class Replaced(Filled):
@@ -112,9 +115,7 @@ class Replaced(Filled):
         one = run.trimmed(one) if trim and isinstance(replacement, (str, int)) else one
         owners, filling = _owners(run, units, one), _filling(run, replacement, units, one)
         parts = _parts(owners, _part_of_units(units, players)[run.input_span(row)], filling[0])
-        # In full shape: a soft game draws a number for each entry.
-        whole = {name: part.expand(one.tensors[name].shape[1:]) for name, part in parts.items()}
-        super().__init__(one, whole, filling, modality.filling_weights(replacement))
+        super().__init__(one, parts, filling, modality.filling_weights(replacement))
         self.remarks = _unowned(units, parts, players)
 
 
