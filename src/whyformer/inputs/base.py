@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -146,12 +147,16 @@ class Modality(ABC):
 
     def move(self, tensor: Tensor) -> Tensor:
         """Move a tensor to the model's device, floats to the model's dtype."""
-        weight = next(iter(self.model.parameters()), NO_WEIGHT)
+        weight = self._first_weight
         dtype = weight.dtype if tensor.is_floating_point() and weight.is_floating_point() else tensor.dtype
         device = self.place or (execution_device(self.model) if weight.is_meta else weight.device)
         if tensor.is_floating_point() and tensor.device == weight.device:
             device = tensor.device  # large, and read on the host by nobody
         return tensor.to(device=device, dtype=dtype)
+
+    @cached_property
+    def _first_weight(self) -> Tensor:
+        return next(self.model.parameters(), NO_WEIGHT)
 
     def length(self, batch: Batch) -> int:
         """Count the positions of the input itself, padding included; a model may add others of its own."""

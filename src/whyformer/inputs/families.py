@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from whyformer.brief import writable
 from whyformer.errors import BadInput, shown
@@ -73,8 +74,13 @@ TASK = re.compile(r"(For[A-Z]\w*|LMHeadModel)$")  # how transformers ends the na
 
 def task_of(model: object) -> str:
     """The name of the model's class that says what it is for: its own, or the nearest it inherits from. "" for none."""
-    names = (cls.__name__ for cls in type(model).__mro__)
-    return next((name for name in names if TASK.search(name)), "")
+    kind = type(model)
+    if kind not in _TASKS:
+        _TASKS[kind] = next((cls.__name__ for cls in kind.__mro__ if TASK.search(cls.__name__)), "")
+    return _TASKS[kind]
+
+
+_TASKS: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 
 
 def continues_text(model: Any) -> bool:

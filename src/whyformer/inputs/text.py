@@ -55,7 +55,7 @@ class TextInput(TokenInput):
                 cut = (f"the text has {length} tokens and the model takes {limit}: the {part}{which} was cut off.",)
             warnings.append((*cut, *self.unknown_words(encodings[i]["input_ids"])))
         batch = padded(tokenizer, encodings)
-        keep = batch.get("attention_mask", torch.ones_like(batch["input_ids"]))
+        keep = batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["input_ids"])
         batch = self._by_argument_names(batch, keep)
         self._check_vocabulary(batch[self.main])
         tensors = {k: self.move(v) for k, v in batch.items() if self._takes(k)}

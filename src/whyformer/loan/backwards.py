@@ -44,14 +44,21 @@ def refuse_without_gradients(model: nn.Module, method: str) -> None:
 
 def why_no_gradients(model: nn.Module) -> str:
     """Return why gradients of a model are not taken, "" if they can be."""
+    loan = loan_of(model)
+    if loan.lent is None:  # a replay, for which nothing is borrowed
+        return _why_no_gradients(model)
+    if why_no_gradients not in loan.known:
+        loan.known[why_no_gradients] = _why_no_gradients(model)
+    reason: str = loan.known[why_no_gradients]
+    return reason
+
+
+def _why_no_gradients(model: nn.Module) -> str:
     if getattr(model, "opaque", False):
         return "and the model is asked from outside (a function, a server)."
     for layer, backward in backwards_of(model):
         if backward.fault:
             return f"but {_named(model, layer)} is quantised, and {backward.fault}. {OTHER_KERNEL}"
-    loan = loan_of(model)
-    if loan.lent is not None and not any(map(torch.Tensor.is_inference, loan.lent.parameters)):
-        return ""
     for module in modules_of(model):
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.is_inference():
@@ -77,7 +84,7 @@ def _named(model: nn.Module, layer: nn.Module) -> str:
 def quantised_layers(model: nn.Module) -> list[nn.Module]:
     """Return the layers that compute with codes in place of weights."""
     loan = loan_of(model)
-    if loan.lent is not None and loan.parts is not None and not loan.parts.quantized:
+    if loan.lent is not None and loan.look is not None and not loan.look.quantized:
         each = {(p.__class__, p.dtype): p for p in loan.lent.parameters}  # which two decide
         if not any(map(is_packed, each.values())):
             return []

@@ -13,7 +13,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -24,13 +24,13 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, NotOffered
 from whyformer.loan.digests import Undescribed, digest
 from whyformer.loan.fingerprint import Place, Traits, traits_of
-from whyformer.loan.parts import Guard, Members, Parts
+from whyformer.loan.parts import Look, Members
 from whyformer.loan.spread import BESIDE_OTHERS, NoStage, offloaded, require_loaded
-from whyformer.loan.turns import SharedLock, free_in_child, take, uninterrupted
+from whyformer.loan.turns import SharedLock, free_in_child, release, take, uninterrupted
 
 Changes = list[tuple[Any, str, Any]]  # owner, attribute, value
 Marks = tuple[tuple[nn.Module, str, Any], ...]  # whose output is an attention map, its layout, a hook that says so
-IS_META, COMPILED = attrgetter("is_meta"), attrgetter("_compiled_call_impl")
+IS_META, VERSION, ADDRESS = attrgetter("is_meta"), attrgetter("_version"), nn.Parameter.data_ptr
 VISIBLE = {None, "sdpa", "eager"}
 NO_TOKEN = -1  # stands for the padding token of a model that names none
 REMEMBERED = 64  # facts about one model: its forms of input
@@ -40,8 +40,10 @@ UNMARKED = ((), "")  # the place of a plain call
 Weights = list[tuple[int, int]]
 
 
-def weights_of(parameters: Iterable[Tensor]) -> Weights:
+def weights_of(parameters: Sequence[Tensor], counted: bool = False) -> Weights:
     """Return how often torch counted a write to each weight, and where its numbers are; no number is read."""
+    if counted:
+        return list(zip(map(VERSION, parameters), map(ADDRESS, parameters), strict=True))
     # Weights of a class of their own (quantised, sharded) may have no address, or move in every pass. Offloaded ones
     # are other objects after each pass, and writes to those of inference mode are not counted.
     return [
@@ -69,21 +71,30 @@ class Loan:
     facts: Known = field(default_factory=Known)  # of every place
     traits: Traits = field(default_factory=lambda: Traits({}, {}, {}))
     states: frozenset[Place] = frozenset()  # attributes that a pass changes by itself
-    parts: Parts | None = None  # as they were found last
-    guard: Guard | None = None  # the traits, to be compared at a look
+    look: Look | None = None  # the model as it was at the last walk
     lent: Members | None = None  # while it is borrowed
     changes: int = 0  # how often it was found to be another than before
     weights: Weights | None = None  # as they were when facts were found; None: look at the model anew
     stands_alone: bool = False  # its passes talk with no other process, collectives aside
 
-    def present(self, model: nn.Module) -> tuple[Parts, Members]:
-        """Return the parts of the model now; it is walked through only if something changed."""
-        parts = self.parts
-        members = None if parts is None else parts.members()
-        if parts is None or members is None:
-            parts, members = Parts.of(model)
-            self.parts, self.guard = parts, None
-        return parts, members
+    def present(self, model: nn.Module) -> tuple[Look, Members, bool]:
+        """Look at the model: its parts, and whether its settings are plainly those for which facts are known.
+
+        It is walked through only if its parts changed.
+        """
+        members, same = (None, False) if self.look is None else self.look.now(self.states)
+        if self.look is None or members is None:
+            (self.look, members), same = Look.at(model), False
+        return self.look, members, same
+
+    def borrow(self, model: nn.Module, taken: list[SharedLock]) -> tuple[Look, Members, bool]:
+        """Look at the model under its locks, which are acquired."""
+        while True:
+            take(taken, (self.look or self.present(model)[0]).turns)
+            look, members, same = self.present(model)
+            if all(turn in taken for turn in look.turns):
+                return look, members, same
+            release(taken)  # it has other parts now, or another thread found some
 
     def known_at(self, place: tuple[Any, Any]) -> Known:
         if place not in self.facts:
@@ -91,14 +102,14 @@ class Loan:
         self.facts.move_to_end(place)
         return self.facts[place]
 
-    def forget(self, traits: Traits, modules: list[nn.Module]) -> None:
+    def forget(self, traits: Traits, look: Look, members: Members) -> None:
         """Drop all facts: the model has changed."""
         self.known.clear()
         self.facts.clear()
         self.traits, self.states = traits, frozenset()
-        self.weights = weights_of(p for m in modules for p in m._parameters.values() if p is not None)
         self.changes += 1
-        self.guard = Guard(modules, traits, self.states)
+        look.watch(members, traits, self.states)
+        self.weights = weights_of(members.parameters, look.counted)
 
     def learn(self, before: Traits, after: Traits) -> None:
         """Leave out attributes that a pass changes by itself (a counter, a map that is kept): they are no settings."""
@@ -108,16 +119,16 @@ class Loan:
         self.states = frozenset(moved)
         values, alive = ({k: v for k, v in part.items() if k not in moved} for part in self.traits[:2])
         self.traits = self.traits._replace(values=values, alive=alive)
-        if self.guard is not None:
-            self.guard.drop(self.states)
+        if self.look is not None and self.look.traits is not None:
+            self.look.leave_out(self.states)
 
-    def holds(self, modules: list[nn.Module]) -> bool:
-        """Whether the model is unchanged, its weights aside; compares everything."""
-        traits = traits_of(modules, self.states)
+    def holds(self, look: Look, members: Members) -> bool:
+        """Whether the settings of the model are unchanged; compares everything."""
+        traits = traits_of(members.modules, self.states)
         gone = any(ref() is None for refs in self.traits.alive.values() for ref in refs)
         if gone or traits.values != self.traits.values:
             return False
-        self.guard = Guard(modules, traits, self.states)
+        look.watch(members, traits, self.states)
         return True
 
 
@@ -191,10 +202,10 @@ class Borrowed:
 def as_borrowed(model: nn.Module) -> Borrowed:
     """Return the state of a model; call it while the model is borrowed."""
     loan = loan_of(model)
-    assert loan.parts is not None
+    assert loan.look is not None
     objects = [ref() for refs in loan.traits.alive.values() for ref in refs]
     tensors = [thing.detach() for thing in objects if isinstance(thing, Tensor)]
-    return Borrowed(list(loan.parts.turns), loan.changes, tensors)
+    return Borrowed(list(loan.look.turns), loan.changes, tensors)
 
 
 @contextlib.contextmanager
@@ -205,9 +216,7 @@ def in_turn(borrowed: Borrowed) -> Iterator[None]:
         take(taken, borrowed.turns)
         yield
     finally:
-        with uninterrupted():
-            while taken:
-                taken.pop().lock.release()
+        release(taken)
 
 
 def is_as_borrowed(model: nn.Module, borrowed: Borrowed) -> bool:
@@ -215,17 +224,15 @@ def is_as_borrowed(model: nn.Module, borrowed: Borrowed) -> bool:
     loan = loan_of(model)
     if loan.changes != borrowed.changes or loan.lent is not None:
         return loan.changes == borrowed.changes
-    modules, parameters, _ = loan.present(model)[1]
-    if loan.weights != weights_of(parameters):
-        return False
-    return (loan.guard is not None and loan.guard.holds(modules, loan.states)) or loan.holds(modules)
+    look, members, same = loan.present(model)
+    return loan.weights == weights_of(members.parameters, look.counted) and (same or loan.holds(look, members))
 
 
 def share_known(model: nn.Module, copy: nn.Module) -> None:
     """Copy what is known about a model to a copy of it, which may have other weights."""
     loan, facts = loan_of(copy), known_about(model)
-    modules = list(copy.modules())
-    loan.forget(traits_of(modules), modules)
+    look, members, _ = loan.present(copy)
+    loan.forget(traits_of(members.modules), look, members)
     loan.known.update(facts)
     for (marks, arguments), known in loan_of(model).facts.items():
         if not marks:  # which are modules of the model
@@ -240,8 +247,8 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
 def module_names(model: nn.Module) -> dict[int, str]:
     """Dotted paths of the modules, by identity."""
     loan = loan_of(model)
-    parts = loan.parts if loan.lent is not None else None
-    return (parts or loan.present(model)[0]).names
+    look = loan.look if loan.lent is not None else None
+    return (look or loan.present(model)[0]).names
 
 
 def unwrapped(model: Any) -> nn.Module:
@@ -324,11 +331,10 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PL
             )
         Threads.started = True
     loan, handed = loan_of(model), Handed()
-    parts, members = loan.present(model)
-    modules, parameters, configs = members
     try:
         try:
-            take(handed.turns, parts.turns)
+            look, members, same = loan.borrow(model, handed.turns)
+            modules, parameters, configs = members
             on_devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
             handed.drawn = [(generator, generator.get_state()) for generator in (torch.default_generator, *on_devices)]
             lent: Traits | None = None
@@ -336,11 +342,10 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PL
             hidden = [c for c in configs if getattr(c, "_attn_implementation", None) not in VISIBLE]
             # Such a model takes one input at a time; with an id that no token has, several of one length.
             unnamed = [model.config] if names_no_padding(model) else []
-            same = loan.lent is not None or (loan.guard is not None and loan.guard.holds(modules, loan.states))
-            written = loan.lent is None and loan.weights != weights_of(parameters)
-            if written or (not same and not loan.holds(modules)):
-                loan.forget(lent := traits_of(modules), modules)
-            if any(map(IS_META, parameters)):
+            written = loan.lent is None and loan.weights != weights_of(parameters, look.counted)
+            if written or not (same or loan.lent is not None or loan.holds(look, members)):
+                loan.forget(lent := traits_of(modules), look, members)
+            if not look.counted and any(map(IS_META, parameters)):
                 require_loaded(model)
                 handed.offloaded = [(m, n, p.requires_grad) for m in modules for n, p in offloaded(m)]
             place = loan.place
@@ -354,7 +359,7 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PL
             changes += [(loan, "known", loan.known_at(place)), (loan, "place", place)]
             changes += [(m, "training", False) for m in modules if m.training]
             trained = [p for p in parameters if p.requires_grad]
-            if any(map(torch.Tensor.is_inference, trained)):
+            if not look.counted:
                 trained = [p for p in trained if not p.is_inference()]
             changes += [(c, "_attn_implementation", "sdpa") for c in hidden]
             changes += [(config, "pad_token_id", NO_TOKEN) for config in unnamed]
@@ -367,7 +372,7 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PL
                 setattr(owner, name, value)
             lent = None if lent is None else traits_of(modules)  # as it is for this loan
             with contextlib.ExitStack() as stack, torch.inference_mode(False):
-                if parts.wraps or any(map(COMPILED, modules)):
+                if look.wraps or look.compiled:
                     # compiled parts would run without the function mode being asked
                     stack.enter_context(torch.compiler.set_stance("force_eager"))
                 # Refuse a model that talks with another process by itself, until a pass has shown that it does not.
@@ -408,8 +413,7 @@ def _hand_back(handed: Handed) -> None:
                 parameter.requires_grad = requires_grad
         if handed in _OUT:
             _OUT.remove(handed)
-        while handed.turns:
-            handed.turns.pop().lock.release()
+        release(handed.turns)
         handed.back = True
 
 

@@ -224,7 +224,8 @@ def current(variables: Mapping[str, Variable]) -> dict[str, Any]:
 
 
 PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size})
-OF_TORCH = frozenset(nn.Module().__dict__)
+# Attributes that no pass reads as a setting: torch's own, and how transformers renamed the weights of a checkpoint.
+NO_SETTINGS = frozenset(nn.Module().__dict__) | {"_weight_conversions"}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 HOOKED = "hooks()"  # no attribute has a name that begins like this
 
@@ -272,7 +273,7 @@ def traits_of(modules: Sequence[nn.Module], states: frozenset[Place] = frozenset
                     values[number, name], alive[number, name] = told_of(read)
             if owner["_buffers"]:
                 attributes = owner | dict(owner["_buffers"].items())
-        for name in attributes.keys() - OF_TORCH:
+        for name in attributes.keys() - NO_SETTINGS:
             value = attributes[name]
             if (number, name) in states:
                 continue

@@ -1,17 +1,17 @@
-"""The parts of a model, found in one walk and from then on only looked at: are they the same, and set as they were?
+"""A model as one walk saw it, and a quick look that tells whether it is still the same.
 
-Every call of every explanation asks this twice, and a model of twelve layers has hundreds of modules. What was found is
-held weakly; comparisons go over whole lists at a time, which Python does quickly. Whatever is not plainly the same is
-walked and compared in full (fingerprint.py).
+Every call of every explanation looks once, and a model of twelve layers has hundreds of modules. Its parts are held
+weakly; comparisons go over whole lists at a time, which Python does quickly. Whatever is not plainly the same is walked
+and compared in full (fingerprint.py).
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from itertools import chain, repeat
-from operator import attrgetter, is_, itemgetter
+from operator import attrgetter, itemgetter
 from types import BuiltinFunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -25,7 +25,6 @@ from whyformer.loan.fingerprint import (
     SMALL,
     Place,
     Traits,
-    Variable,
     current,
     is_plain,
     parts_of_hooks,
@@ -39,6 +38,7 @@ from whyformer.loan.turns import turns_of
 DICT, CLASS = attrgetter("__dict__"), attrgetter("__class__")
 CHILDREN, WEIGHTS, BUFFERS = map(itemgetter, ("_modules", "_parameters", "_buffers"))
 ALL_HOOKS = itemgetter(*HOOKS)
+Dicts = list[dict[str, Any]]
 
 
 class Members(NamedTuple):
@@ -49,81 +49,74 @@ class Members(NamedTuple):
     configs: list[Any]
 
 
-class Parts:
-    """Weak references to the parts of a model, as one walk found them."""
+class Look:
+    """The parts of a model, and all that a pass may read besides weights and inputs, as they were at the last walk."""
 
     def __init__(self, named: Sequence[tuple[str, nn.Module]], members: Members) -> None:
-        modules = members.modules
+        modules, parameters, configs = members
         self.names = {id(module): path for path, module in named}  # dotted paths, by identity
-        self.kinds = [module.__class__ for module in modules]
         # In the order in which they are taken; each member has its own as long as it lives.
-        self.turns = turns_of((*modules, *members.parameters, *members.configs))
+        self.turns = turns_of((*modules, *parameters, *configs))
         self.quantized = any(map(is_quantized, modules))
         self.wraps = any("_orig_mod" in module._modules for module in modules)  # torch.compile's
+        self.gone = self.counted = self.compiled = False
+        self.traits: Traits | None = None  # what is compared, once it is known
         # Scripted modules list their parts in ways of their own, and a config may be a plain dict: no weak reference.
         self.steady = not any(isinstance(module, torch.jit.ScriptModule) for module in modules)
-        numbers = {id(module): number for number, module in enumerate(modules)} | {id(None): len(modules)}
         try:
-            self._modules = [weakref.ref(module) for module in modules]
-            self._parameters = [weakref.ref(parameter) for parameter in members.parameters]
-            self._configs = [weakref.ref(config) for config in members.configs]
+            self._modules = [weakref.ref(module, self._went) for module in modules]
+            self._others = [weakref.ref(part, self._went) for part in (*parameters, *configs)]
         except TypeError:
             self.steady = False
         if self.steady:
-            self._children = [numbers[id(child)] for m in modules for child in m._modules.values()]
-            held: list[dict[str, Any]] = [m._modules for m in modules]  # type: ignore[misc]
-            held += [m._parameters for m in modules]  # type: ignore[misc]
-            self._names = [name for members in held for name in members]
-            self._sizes = list(map(len, held))
+            self._structure, held = _structure(modules, list(map(DICT, modules)))
+            places = {id(parameter) for parameter in parameters}
+            self._weights = [place for place, part in enumerate(held) if id(part) in places]
 
     @classmethod
-    def of(cls, model: nn.Module) -> tuple[Parts, Members]:
-        """Find the parts of a model in one walk."""
+    def at(cls, model: nn.Module) -> tuple[Look, Members]:
+        """Walk through a model."""
         named = list(model.named_modules())
         modules = [module for _, module in named]
         # Not model.parameters(): it would walk through the modules once more.
         parameters = [p for m in modules for p in m._parameters.values() if p is not None]
-        configs = {id(c): c for m in modules if (c := m.__dict__.get("config")) is not None}
-        members = Members(modules, parameters, list(configs.values()))
+        members = Members(modules, parameters, _configs([module.__dict__ for module in modules]))
         return cls(named, members), members
 
-    def members(self) -> Members | None:
-        """Return the parts if they are the same and at the same places; else None."""
-        if not self.steady:
-            return None
+    def _went(self, ref: Any) -> None:
+        self.gone = True  # its id may be that of another object from now on
+
+    def now(self, states: frozenset[Place] = frozenset()) -> tuple[Members | None, bool]:
+        """Return the parts of the model, None if there may be others, and whether all settings are plainly the same."""
+        if not self.steady or self.gone:
+            return None, False
         modules: list[Any] = [ref() for ref in self._modules]
-        if any(map(is_, modules, repeat(None))):
-            return None
-        attributes = list(map(DICT, modules))
-        parts, weights = list(map(CHILDREN, attributes)), list(map(WEIGHTS, attributes))
-        children = list(chain.from_iterable(map(dict.values, parts)))
-        parameters = list(chain.from_iterable(map(dict.values, weights)))
-        names = [*chain.from_iterable(parts), *chain.from_iterable(weights)]
-        sizes = [*map(len, parts), *map(len, weights)]  # whose they are
-        if names != self._names or sizes != self._sizes or len(children) != len(self._children):
-            return None
-        every = [*modules, None]
-        if not all(map(is_, children, map(every.__getitem__, self._children))):
-            return None
-        parameters = [parameter for parameter in parameters if parameter is not None]
-        configs = list({id(c): c for c in map(dict.get, attributes, repeat("config")) if c is not None}.values())
-        for now, refs in ((parameters, self._parameters), (configs, self._configs)):
-            if len(now) != len(refs) or not all(map(is_, now, [ref() for ref in refs])):
-                return None
-        same = list(map(CLASS, modules)) == self.kinds
-        return Members(modules, parameters, configs) if same else None
+        try:
+            attributes = list(map(DICT, modules))
+        except AttributeError:  # another thread has just dropped one of them
+            return None, False
+        structure, held = _structure(modules, attributes)
+        if structure != self._structure:
+            return None, False
+        members = Members(modules, [held[place] for place in self._weights], _configs(attributes))
+        return members, self.traits is not None and states is self.states and self._same(attributes, members.configs)
 
+    # Settings
 
-class Guard:
-    """Traits of a model, arranged so that comparing them is fast."""
-
-    def __init__(self, modules: Sequence[nn.Module], traits: Traits, states: frozenset[Place]) -> None:
+    def watch(self, members: Members, traits: Traits, states: frozenset[Place]) -> None:
+        """Arrange these traits so that comparing them is fast."""
+        self.traits, (modules, parameters, configs) = traits, members
         self.variables = {label: variable for (_, label), variable in traits.variables.items()}
-        owners, self.sizes, self.hooks = _seen(modules, self.variables)
-        self.forwards = {kind: _forward(kind) for kind in {m.__class__ for m in modules}}
+        attributes = list(map(DICT, modules))
+        owners, self.sizes = self._owners(attributes, configs)
+        self.hooks = _hooks(attributes)
+        # Whether each weight is one whose writes torch counts, at an address of its own.
+        self.counted = not any(p.__class__ is not nn.Parameter or p.is_meta or p.is_inference() for p in parameters)
+        self.compiled = any(module._compiled_call_impl is not None for module in modules)
+        self.forwards = [(kind, getattr(kind, "forward", None)) for kind in {module.__class__ for module in modules}]
+        self.code = [(kind, told) for kind, _ in self.forwards if (told := told_of_forward(kind)[0])]
         self.unsure = any(number >= len(owners) for number, _ in traits.values)  # a config inside a config
         self.alive = [ref for (_, name), refs in traits.alive.items() if name != "id" for ref in refs]
-        self.values: list[Any] = []
         self.places: dict[Place, Any] = {}
         self.told: list[tuple[Place, Any]] = []
         self.alike: list[tuple[Place, Any]] = []  # collections of plain values, and functions: a look at each tells
@@ -140,9 +133,9 @@ class Guard:
                 self.alike.append(((number, name), copy(held)))
             elif name != "config":
                 self.told.append(((number, name), value))
-        self.drop(states)
+        self.leave_out(states)
 
-    def drop(self, states: frozenset[Place]) -> None:
+    def leave_out(self, states: frozenset[Place]) -> None:
         """Leave these attributes out of the comparison."""
         self.places = {place: value for place, value in self.places.items() if place not in states}
         self.told = [(place, told) for place, told in self.told if place not in states]
@@ -156,17 +149,26 @@ class Guard:
         each = [[self.places[number, name] for name in names] for number, names in by_owner.items()]
         self.values = [values[0] if len(values) == 1 else tuple(values) for values in each]
 
-    def holds(self, modules: Sequence[nn.Module], states: frozenset[Place]) -> bool:
-        """Whether everything is unchanged; False also where only a full comparison could decide."""
-        if self.unsure or states is not self.states or any(ref() is None for ref in self.alive):
+    def _owners(self, attributes: Dicts, configs: list[Any]) -> tuple[Dicts, list[int]]:
+        """Return who has attributes (modules, their configs, the code around them), and how many each has."""
+        owners = attributes + [vars(config) for config in configs if hasattr(config, "__dict__")]
+        if self.variables:
+            owners.append(current(self.variables))
+        return owners, [*map(len, owners), *map(len, map(BUFFERS, attributes))]
+
+    def _same(self, attributes: Dicts, configs: list[Any]) -> bool:
+        """Whether every setting is unchanged; False also where only a full comparison could decide."""
+        if self.unsure or any(ref() is None for ref in self.alive):
             return False
-        owners, sizes, hooks = _seen(modules, self.variables)
-        if sizes != self.sizes or hooks != self.hooks:
+        owners, sizes = self._owners(attributes, configs)
+        if sizes != self.sizes or _hooks(attributes) != self.hooks:
             return False
-        if any(_forward(kind) != forward for kind, forward in self.forwards.items()):
+        if any(getattr(kind, "forward", None) is not forward for kind, forward in self.forwards):
+            return False
+        if any(told_of_forward(kind)[0] != told for kind, told in self.code):
             return False
         try:
-            if [attributes(owners[number]) for number, attributes in self.looks] != self.values:
+            if [values(owners[number]) for number, values in self.looks] != self.values:
                 return False
             for (number, name), held in self.alike:
                 now = owners[number][name]
@@ -191,21 +193,23 @@ class Guard:
         return True
 
 
-def _seen(
-    modules: Sequence[nn.Module], variables: Mapping[str, Variable]
-) -> tuple[list[dict[str, Any]], list[int], list[tuple[Any, ...]]]:
-    """Who has attributes: modules, their configs in the order in which they are met, and the code around them; how
-    many, and whose config is whose; the unique numbers of hooks."""
-    attributes = list(map(DICT, modules))
-    configs = list(map(dict.get, attributes, repeat("config")))
-    each = {id(config): config for config in configs if config is not None}
-    owners = attributes + [vars(config) for config in each.values() if hasattr(config, "__dict__")]
-    if variables:
-        owners.append(current(variables))
-    sizes = [*map(len, owners), *map(len, map(BUFFERS, attributes)), *map(id, configs)]
-    hooked = [(i, hooks) for i, hooks in enumerate(map(ALL_HOOKS, attributes)) if any(hooks)]
-    return owners, sizes, [(i, *map(tuple, hooks)) for i, hooks in hooked]
+def _structure(modules: Sequence[nn.Module], attributes: Dicts) -> tuple[tuple[list[Any], ...], list[Any]]:
+    """Return what tells whether the parts are the same and at the same places, and all parts in one list."""
+    held: Dicts = [*map(CHILDREN, attributes), *map(WEIGHTS, attributes)]
+    parts = list(chain.from_iterable(map(dict.values, held)))
+    ids = list(map(id, chain(parts, map(dict.get, attributes, repeat("config")))))
+    return (ids, list(chain.from_iterable(held)), list(map(len, held)), list(map(CLASS, modules))), parts
 
 
-def _forward(kind: type) -> tuple[Any, list[Any]]:
-    return getattr(kind, "forward", None), told_of_forward(kind)[0]
+def _configs(attributes: Dicts) -> list[Any]:
+    """Return the configs of modules, in the order in which they are met."""
+    held = map(dict.get, attributes, repeat("config"))
+    return list({id(config): config for config in held if config is not None}.values())
+
+
+def _hooks(attributes: Dicts) -> list[tuple[Any, ...]]:
+    """Return the unique numbers of hooks, by the number of the module."""
+    each = list(map(ALL_HOOKS, attributes))
+    if not any(chain.from_iterable(each)):
+        return []
+    return [(number, *map(tuple, hooks)) for number, hooks in enumerate(each) if any(hooks)]

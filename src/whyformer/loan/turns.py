@@ -85,6 +85,13 @@ def take(taken: list[SharedLock], turns: Iterable[SharedLock]) -> None:
         turn.holder = threading.get_ident()
 
 
+def release(taken: list[SharedLock]) -> None:
+    """Release these locks; Ctrl-C is delayed until it is done."""
+    with uninterrupted():
+        while taken:
+            taken.pop().lock.release()
+
+
 def _enrolled(member: Any, turn: SharedLock) -> tuple[weakref.ref[Any], SharedLock] | None:
     """Register a new member; members that are new together share a lock."""
     key = id(member)
