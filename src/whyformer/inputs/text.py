@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from inspect import Parameter
 from typing import Any
 
@@ -32,8 +33,8 @@ DELETED = (
 class TextInput(TokenInput):
     """One text, or a pair of texts, per input; units are the tokens."""
 
-    @property
-    def kind(self) -> str:
+    @cached_property
+    def kind(self) -> str:  # type: ignore[override]  # asked many times in a call
         # By its name: whether it is causal is found later, by running the model.
         return "language" if continues_text(self.model) and not self.multi_input else self.stream
 

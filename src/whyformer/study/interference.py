@@ -329,7 +329,10 @@ Part = Callable[[slice], Tensor]  # logits of some rows of a batch, by themselve
 
 def rounding_step(model: nn.Module, logits: Tensor) -> float:
     """The relative step of the coarsest numbers that a model computes with."""
-    types = {logits.dtype, *(p.dtype for m in modules_of(model) for p in m._parameters.values() if p is not None)}
+    known = known_about(model)
+    if rounding_step not in known:  # the types of its weights
+        known[rounding_step] = {p.dtype for m in modules_of(model) for p in m._parameters.values() if p is not None}
+    types = {logits.dtype, *known[rounding_step]}
     if torch.is_autocast_enabled(logits.device.type):
         types.add(torch.get_autocast_dtype(logits.device.type))
     if rounds_activations(model):

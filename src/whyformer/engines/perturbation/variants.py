@@ -43,6 +43,8 @@ class Variants(ABC):
 
     def mean(self, drawn: Sequence[Array]) -> Array:
         """Return the mean over the draws, by their weights."""
+        if len(drawn) == 1:
+            return drawn[0]
         mean: Array = np.average(drawn, axis=0, weights=self.weights)
         return mean
 
@@ -85,11 +87,12 @@ class Filled(Variants):
         self.absent = any(not t.is_floating_point() and bool((t == ABSENT).any()) for t in fillings[0].values())
 
     def batch(self, present_MP: Array, draw: int = 0) -> Batch:
-        present = torch.from_numpy(np.ascontiguousarray(present_MP, dtype=bool))
-        changed = {}
+        # Part -1 is the last column: entries of no part are always there.
+        present_MP = np.pad(np.asarray(present_MP, dtype=bool), ((0, 0), (0, 1)), constant_values=True)
+        present, changed = torch.from_numpy(present_MP), {}
         for name, part in self.part_of.items():
-            absent = ~present.to(part.device)[:, part.clamp(min=0)] & (part >= 0)
-            changed[name] = torch.where(absent, self.fillings[draw][name], self.one.tensors[name])
+            here = present.to(part.device)[:, part]
+            changed[name] = torch.where(here, self.one.tensors[name], self.fillings[draw][name])
         one, others = self.one, {k: v for k, v in self.one.tensors.items() if k not in changed}
         rows = replace(one, tensors=others).select([0] * len(present))
         tensors = {name: changed[name] if name in changed else rows.tensors[name] for name in one.tensors}
