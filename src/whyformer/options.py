@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 from whyformer.errors import BadInput
@@ -20,11 +21,13 @@ from whyformer.parameters import (
     BatchSize,
     CharacterRange,
     Count,
+    Hold,
     Limits,
     Named,
     NotEmpty,
     OneOf,
     PassCount,
+    Replacement,
     Seed,
     Words,
     refuse_misspelled,
@@ -36,7 +39,6 @@ if TYPE_CHECKING:  # what imports torch, which ``whyformer --help`` does without
 
     from whyformer.inputs.stream_inputs import Baseline, Numbers
     from whyformer.inputs.units import Segments
-    from whyformer.parameters import Hold, Replacement
     from whyformer.targets import Aims, Scalar
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -185,6 +187,45 @@ class LoadingWriting(Writing, Loading, total=False):
     """Options of ``whyformer.explain``."""
 
 
+class EvaluationOptions(TypedDict, total=False):
+    """Options of ``compare``, ``recommend`` and ``report``.
+
+    replace: the baseline of masked features: text "mask", "unk", "pad", "delete", "resample" or a token id; images
+    "mean", "zero", "blur", "grey", "black", "resample"; tables "zero", "mean", "resample".
+    reference: inputs that means and resampling are taken from (None: the inputs themselves).
+    hold: features that are never masked and not evaluated, by text, label or number, such as the question of a prompt;
+    methods with this option hold the same unless given their own.
+    cache: a folder for finished work; a stopped job resumes from it.
+    """
+
+    target: Aims
+    scalar: Scalar
+    replace: Replacement
+    reference: Any
+    units: Segments
+    hold: Hold
+    batch_size: BatchSize | None
+    seed: Seed
+    progress: bool | None
+    cache: str | Path | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What methods are evaluated on, besides the inputs: the options with their defaults."""
+
+    target: Aims = None
+    scalar: Scalar = "centred"
+    replace: Replacement = None
+    reference: Any = None
+    units: Segments = "token"
+    hold: Hold = None
+    batch_size: BatchSize | None = None
+    seed: Seed = 0
+    progress: bool | None = None
+    cache: str | Path | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What is asked of ``explain``, checked: the options with their defaults, the methods, and their own options."""
@@ -242,27 +283,32 @@ class Request:
 
 
 @cache
-def names_of(kind: type) -> tuple[str, ...]:
+def names_of(kind: type, request: Any = Request) -> tuple[str, ...]:
     """Return the options of a TypedDict that are fields of a request: those of methods are not."""
-    return tuple(f.name for f in fields(Request) if f.name in kind.__annotations__)
+    return tuple(f.name for f in fields(request) if f.name in kind.__annotations__)
 
 
 @cache
 def sentences() -> dict[str, str]:
     """Return what the docstrings of the TypedDicts say about each option."""
-    text = "\n\n".join(inspect.getdoc(kind) or "" for kind in (Loading, Sizing, Options, Writing))
+    text = "\n\n".join(inspect.getdoc(kind) or "" for kind in (Loading, Sizing, Options, Writing, EvaluationOptions))
     return {name: " ".join(words.split()) for name, words in re.findall(r"^(\w+): ((?:.|\n(?!\w+: |\n))*)", text, re.M)}
 
 
-def takes(kind: type) -> Callable[[Verb], Verb]:
-    """Show the options of a TypedDict in the signature and the help of a verb that is declared with ``**options``."""
+def takes(kind: type, request: Any = Request) -> Callable[[Verb], Verb]:
+    """Show the options of a TypedDict in the signature and the help of a verb that is declared with ``**options``.
+
+    request: has their defaults. Verbs that make a ``Request`` also take options of methods.
+    """
 
     def shown(verb: Verb) -> Verb:
         from whyformer import targets
         from whyformer.inputs import units
 
-        named, signature = [f for f in fields(Request) if f.name in names_of(kind)], inspect.signature(verb)
-        *before, others = signature.parameters.values()
+        names, signature = names_of(kind, request), inspect.signature(verb)
+        named = [f for f in fields(request) if f.name in names]
+        *before, last = signature.parameters.values()
+        others = [last.replace(annotation=Any)] if request is Request else []
         options = [
             inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
             for f in named
@@ -273,7 +319,7 @@ def takes(kind: type) -> Callable[[Verb], Verb]:
         ]
         words, example, code = (inspect.getdoc(verb) or "").partition(">>> ")
         vars(verb).update(
-            __signature__=signature.replace(parameters=[*before, *options, others.replace(annotation=Any)]),
+            __signature__=signature.replace(parameters=[*before, *options, *others]),
             annotated_in={**verb.__globals__, **vars(units), **vars(targets), **globals()},
         )
         verb.__doc__ = "\n\n".join([words.strip(), "\n".join(lines), *([example + code] if code else [])])

@@ -56,7 +56,7 @@ class Explainer(CoreExplainer):
         """Compare explanation methods on these inputs, and rank them. See ``whyformer.compare``."""
         from whyformer.evaluate.compare import compare
 
-        return compare(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **arguments)
+        return compare(self, inputs, **arguments)
 
     def check(self, inputs: Any, **arguments: Any) -> CheckUp:
         """Run sanity checks on explanations. See ``whyformer.check``."""
@@ -68,19 +68,19 @@ class Explainer(CoreExplainer):
         """Explain by several methods, and evaluate them, on one page. See ``whyformer.report``."""
         from whyformer.reports.report import report
 
-        return report(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **arguments)
+        return report(self, inputs, **arguments)
 
     def learn(self, inputs: Any, **arguments: Any) -> Learned:
         """Learn to explain this model in one pass, from unlabelled inputs. See ``whyformer.learn``."""
         from whyformer.learned.learning import learn
 
-        return learn(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **arguments)
+        return learn(self, inputs, **arguments)
 
     def recommend(self, inputs: Any, **arguments: Any) -> Recommendation:
         """Choose the best method on these inputs, and test it on others. See ``whyformer.recommend``."""
         from whyformer.evaluate.recommend import recommend
 
-        return recommend(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **arguments)
+        return recommend(self, inputs, **arguments)
 
 
 @overload

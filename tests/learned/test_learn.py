@@ -294,10 +294,10 @@ def test_a_broken_network_says_so_and_is_not_recommended() -> None:
     shuffled = replace(learned, weights=weights)
     from whyformer.explainer import CoreExplainer
     from whyformer.learned.certificate import certify
+    from whyformer.options import Evaluation
 
-    settings = {"units": "token", "batch_size": None, "seed": 0, "cache": None, "target": None, "replace": None}
-    settings |= {"hold": None, "reference": None, "progress": False}
-    certificate = certify(CoreExplainer(model, tokenizer()), shuffled.name, texts(12, seed=5), settings)
+    asked = Evaluation(progress=False)
+    certificate = certify(CoreExplainer(model, tokenizer()), shuffled.name, texts(12, seed=5), asked)
     assert not certificate.better and "Not better than" in certificate.verdict and certificate.r2[0] < 0.5
     broken = replace(shuffled, certificate=certificate)
     one = wf.explain(model, "a good long story", tokenizer(), method=broken)

@@ -105,3 +105,12 @@ def of_an_estimate(model: object, explainer: wf.Explainer) -> None:
 def of_methods_elsewhere(model: object, options: dict[str, Any]) -> wf.Explanation:
     """Options that only a package of somebody else knows are passed as a dict."""
     return wf.explain(model, "a text", method="mean_attention", **options)
+
+
+def of_evaluations(model: object) -> None:
+    wf.compare(model, ["a text"], sead=1)  # type: ignore[call-arg]
+    wf.compare(model, ["a text"], seed="1")  # type: ignore[arg-type]
+    wf.recommend(model, ["a text"], holds="a")  # type: ignore[call-arg]
+    wf.recommend(model, ["a text"], batch_size="a")  # type: ignore[arg-type]
+    wf.report(model, ["a text"], reference_=1)  # type: ignore[call-arg]
+    wf.report(model, ["a text"], progress="yes")  # type: ignore[arg-type]

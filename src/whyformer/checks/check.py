@@ -25,6 +25,7 @@ from whyformer.evaluate.compare import chosen_metrics, comparing
 from whyformer.evaluate.games import asks_each
 from whyformer.evidence import Standing, too_few, with_interval
 from whyformer.explainer import CoreExplainer
+from whyformer.options import Evaluation
 from whyformer.parameters import BatchSize, Seed, checked, checked_options
 from whyformer.registry import get_method
 from whyformer.results.types import MOSTLY, Target
@@ -59,13 +60,12 @@ def faithfulness(exam: Exam) -> Faithfulness:
 
     Misleads when: inputs with masked features are unlike anything the model has seen.
     """
-    settings: dict[str, Any] = {"target": exam.targets, "seed": exam.seed, "progress": False}
-    settings["batch_size"] = exam.session.asked_size
+    asked = Evaluation(target=exam.targets, seed=exam.seed, progress=False, batch_size=exam.session.asked_size)
     options = {k: v for k, v in exam.explanations[0].options.items() if k in exam.method.options}
     candidate = Candidate(exam.method.name, options)
     judged = chosen_metrics(None, rationales=False, masks=False)
     try:
-        with comparing(exam.explainer, exam.inputs, [candidate], judged, settings, search=False) as (compared, _):
+        with comparing(exam.explainer, exam.inputs, [candidate], judged, asked, search=False) as (compared, _):
             row = compared.rows[0]
             gains = {name: (score.gain, score.gain_low, score.gain_high) for name, score in row.scores.items()}
             return Faithfulness(candidate.method, compared.standing(row.name), gains)

@@ -7,8 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.stats import rankdata
@@ -35,12 +34,15 @@ from whyformer.evaluate.comparison import ComparedMethod, Comparison, Leader, Me
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evidence import ENOUGH, NOISE, spread, tied_places
 from whyformer.explainer import CoreExplainer
-from whyformer.inputs.units import Segments
-from whyformer.parameters import BatchSize, Hold, Named, Replacement, Seed, checked
+from whyformer.options import Evaluation, EvaluationOptions, takes
+from whyformer.parameters import Named, checked
 from whyformer.registry import Metric, get_metric
 from whyformer.results.types import scalar_name
 from whyformer.shapes import Array
-from whyformer.targets import SIGNS, Aims, Scalar
+from whyformer.targets import SIGNS
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 DEFAULT_METRICS = ("comprehensiveness", "sufficiency", "aopc", "insertion", "ranked_truthfulness")
 WITH_RATIONALES = ("token_f1", "auprc")
@@ -49,28 +51,20 @@ RANKED = ("faithfulness", "plausibility", "localisation")  # kinds of metrics th
 
 
 @checked
+@takes(EvaluationOptions, Evaluation)
 def compare(
     model: Any,
     inputs: Any,
     processor: Any = None,
     *,
     tokenizer: Any = None,
+    attention_at: Mapping[str, str] | None = None,
     method: str | Named | Mapping[str, Any] | Sequence[str | Named | Mapping[str, Any]] | None = None,
     metric: str | Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
     rationales: Sequence[Any] | None = None,
     masks: Sequence[Any] | None = None,
     surrogate: Any = None,
-    replace: Replacement = None,
-    reference: Any = None,
-    target: Aims = None,
-    scalar: Scalar = "centred",
-    units: Segments = "token",
-    hold: Hold = None,
-    attention_at: Mapping[str, str] | None = None,
-    batch_size: BatchSize | None = None,
-    seed: Seed = 0,
-    progress: bool | None = None,
-    cache: str | Path | None = None,
+    **options: Unpack[EvaluationOptions],
 ) -> Comparison:
     """Compare explanation methods on these inputs, and rank them.
 
@@ -78,13 +72,8 @@ def compare(
     metric: names, or {name: options}; None is a default set, with plausibility where ``rationales`` are given (one per
     input: a number per token or word, or character ranges) and localisation where ``masks`` are (one per image:
     height × width, or boxes). surrogate: a copy fine-tuned on masked inputs (``wf.masked_surrogate``), for
-    f_fidelity_plus, f_fidelity_minus and single_deletion. replace: the baseline of masked features: text "mask", "unk",
-    "pad", "delete", "resample" or a token id; images "mean", "zero", "blur", "grey", "black", "resample"; tables
-    "zero", "mean", "resample". reference: inputs that means and resampling are taken from (None: the inputs
-    themselves). units: as for ``explain``. hold: features that are never masked and not evaluated, by text, label or
-    number, such as the question of a prompt; methods with this option hold the same unless given their own. (prompt,
-    answer) is evaluated by the log-probability of the answer. cache: a folder for finished work; a stopped job resumes
-    from it.
+    f_fidelity_plus, f_fidelity_minus and single_deletion. (prompt, answer) is evaluated by the log-probability of the
+    answer.
 
     Misleads when: there are few inputs (see the confidence intervals), or inputs with masked features are unlike the
     training data: repeat with another ``replace`` and check that the order stays.
@@ -94,8 +83,6 @@ def compare(
     >>> wf.compare(model, texts, tokenizer, method=["grad_sam", "occlusion"]).show()
     """
     explainer = CoreExplainer(model, processor, attention_at=attention_at)
-    settings: dict[str, Any] = {"target": target, "replace": replace, "reference": reference, "batch_size": batch_size}
-    settings |= {"units": units, "hold": hold, "seed": seed, "progress": progress, "cache": cache}
     judged = chosen_metrics(metric, rationales is not None, masks is not None)
     for entry, _ in judged:
         if "rationale" in entry.needs and rationales is None:
@@ -104,7 +91,7 @@ def compare(
             raise BadInput(f"{entry.name} compares with the region of the object: pass masks=[…], one per image.")
     given = (rationales, masks, surrogate)
     candidates = wanted(method, explainer.source(inputs).modality.kind)
-    with comparing(explainer, inputs, candidates, judged, settings, scalar, *given) as (comparison, _):
+    with comparing(explainer, inputs, candidates, judged, Evaluation(**options), *given) as (comparison, _):
         return comparison
 
 
@@ -114,20 +101,19 @@ def comparing(
     inputs: Any,
     candidates: list[Candidate],
     judged: Judged,
-    settings: dict[str, Any],
-    scalar: str = "centred",
+    asked: Evaluation,
     rationales: Sequence[Any] | None = None,
     masks: Sequence[Any] | None = None,
     surrogate: Any = None,
     whole: int = 0,
     search: bool = True,
 ) -> Iterator[tuple[Comparison, Games]]:
-    """Compare methods; inside ``with``, their games (made with ``settings``) can be used. whole: see ``evaluated``."""
+    """Compare methods; inside ``with``, their games can be used. whole: see ``evaluated``."""
     explainer = copy(explainer)
     explainer.advises = False
-    settings |= {"perturb": any("perturbation" in metric.needs for metric, _ in judged)}
+    settings = {**vars(asked), "perturb": any("perturbation" in metric.needs for metric, _ in judged)}
     with ExitStack() as stack:
-        games = stack.enter_context(games_of(explainer, inputs, scalar=scalar, **settings))
+        games = stack.enter_context(games_of(explainer, inputs, **settings))
         for marked, name in ((rationales, "rationales"), (masks, "masks")):
             if marked is not None and len(marked) not in {games.size, games.input_count}:
                 raise BadInput(f"{len(marked)} {name} for {games.input_count} inputs: give one per input.")
@@ -135,15 +121,15 @@ def comparing(
         if surrogate is not None:
             other = CoreExplainer(surrogate, explainer.processor, attention_at=explainer.attention_at)
             targets = games.wanted_targets  # what the model predicts, not what its copy does
-            others = stack.enter_context(games_of(other, inputs, scalar=scalar, **settings | {"target": targets}))
+            others = stack.enter_context(games_of(other, inputs, **settings | {"target": targets}))
         marks = Annotations(
             None if rationales is None else games.each(rationales),
             None if masks is None else games.each(masks),
             others,
         )
         otherwise = other_games(games, candidates)  # a hold that is not in an input is refused before long work
-        done = [evaluated(candidate, games, scalar, whole) for candidate in games.track(candidates, "explaining")]
-        yield comparison_of(games, done, judged, marks, scalar, otherwise, search), games
+        done = [evaluated(candidate, games, asked.scalar, whole) for candidate in games.track(candidates, "explaining")]
+        yield comparison_of(games, done, judged, marks, asked.scalar, otherwise, search), games
 
 
 def chosen_metrics(metrics: Any, rationales: bool, masks: bool) -> Judged:

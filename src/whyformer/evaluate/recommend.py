@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as replaced
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -33,11 +32,13 @@ from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.metrics.faithfulness import aopc, top_away
 from whyformer.evidence import ENOUGH, spread
 from whyformer.explainer import CoreExplainer
-from whyformer.inputs.units import Segments
-from whyformer.parameters import BatchSize, Count, Hold, Named, NotEmpty, OneOf, Replacement, Seed, checked
+from whyformer.options import Evaluation, EvaluationOptions, takes
+from whyformer.parameters import Count, Named, NotEmpty, OneOf, checked
 from whyformer.registry import CLASSES
 from whyformer.shapes import Array
-from whyformer.targets import Aims, Scalar
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 LAST, MEAN = "last-layer attention", "mean attention"
 
@@ -230,12 +231,14 @@ EFFORT = 1500
 
 
 @checked
+@takes(EvaluationOptions, Evaluation)
 def recommend(
     model: Any,
     inputs: Any,
     processor: Any = None,
     *,
     tokenizer: Any = None,
+    attention_at: Mapping[str, str] | None = None,
     scope: Annotated[str, OneOf(*recommendation.SCOPES)] = "dataset",
     method: str | Named | Mapping[str, Any] | Sequence[str | Named | Mapping[str, Any]] | None = None,
     spaces: Sequence[Annotated[str, OneOf(*candidate_pool.SPACES)]] = candidate_pool.SPACES,
@@ -243,17 +246,7 @@ def recommend(
     effort: Count | None = EFFORT,
     report: bool = True,
     value: Annotated[str, OneOf(*VALUES)] = "logit",
-    replace: Replacement = None,
-    reference: Any = None,
-    target: Aims = None,
-    scalar: Scalar = "centred",
-    units: Segments = "token",
-    hold: Hold = None,
-    attention_at: Mapping[str, str] | None = None,
-    batch_size: BatchSize | None = None,
-    seed: Seed = 0,
-    progress: bool | None = None,
-    cache: str | Path | None = None,
+    **options: Unpack[EvaluationOptions],
 ) -> recommendation.Recommendation:
     """Choose the best explanation method for this model on these inputs, and test it on inputs it was not chosen on.
 
@@ -268,8 +261,7 @@ def recommend(
     number of passes (integrated_gradients, smooth_grad, shap) use as many as fit. ``budgeted`` lists the cost of each
     candidate, and the gap between the choice and the best. scope: one choice for the "dataset", one per "label" (the
     explained class), or one per "instance", which is chosen by RFT and then tested on the same inputs by other variants
-    of them. report: False skips the test. value: RFT of the "logit", or of the "probability" as in the paper. Other
-    options as for ``compare``.
+    of them. report: False skips the test. value: RFT of the "logit", or of the "probability" as in the paper.
 
     Misleads when: there are few inputs, or they are unlike those that will be explained.
 
@@ -285,9 +277,7 @@ def recommend(
     explainer = CoreExplainer(model, processor, attention_at=attention_at)
     explainer.advises = False
     candidates = wanted(method, explainer.source(inputs).modality.kind)
-    settings: dict[str, Any] = {"target": target, "scalar": scalar, "replace": replace, "reference": reference}
-    settings |= {"units": units, "hold": hold, "batch_size": batch_size}
-    with games_of(explainer, inputs, seed=seed, progress=progress, cache=cache, **settings) as games:
+    with games_of(explainer, inputs, **vars(Evaluation(**options))) as games:
         known = [i for i in range(games.size) if len(games.parts[i])]
         inputs_left = len({games.of[i] for i in known})
         if scope != "instance" and inputs_left < 4:

@@ -14,6 +14,7 @@ from whyformer.evaluate.candidate import Candidate, wanted
 from whyformer.evaluate.compare import chosen_metrics, comparing
 from whyformer.evidence import ENOUGH, interval, spread, with_interval
 from whyformer.explainer import CoreExplainer
+from whyformer.options import Evaluation
 from whyformer.shapes import Array
 
 METRICS = ("comprehensiveness", "sufficiency")
@@ -99,9 +100,9 @@ def is_tied(ahead: Limits) -> bool:
     return all(abs(value) < 5e-4 for value in ahead)
 
 
-def certify(explainer: CoreExplainer, name: str, inputs: Any, settings: Mapping[str, Any]) -> Certificate:
-    """Compare the learned method ``name`` on held-out inputs. settings: of ``comparing``."""
-    kind, asked = explainer.source(inputs).modality.kind, dict(settings)
+def certify(explainer: CoreExplainer, name: str, inputs: Any, asked: Evaluation) -> Certificate:
+    """Compare the learned method ``name`` on held-out inputs."""
+    kind = explainer.source(inputs).modality.kind
     free = list(dict.fromkeys([answers(kind, 1, LEAST)[0][0], *FREE]))
     judged = chosen_metrics(METRICS, False, False)
     candidates = _distinct([*wanted([name, "auto", GUIDED], kind), *wanted(free)])
@@ -140,7 +141,7 @@ def _limits(values_I: Array, seed: int) -> Limits:
     return mean, low, high
 
 
-def _agreement(explainer: CoreExplainer, games: Any, name: str, asked: Mapping[str, Any]) -> tuple[int, Limits, Limits]:
+def _agreement(explainer: CoreExplainer, games: Any, name: str, asked: Evaluation) -> tuple[int, Limits, Limits]:
     """R² and rank correlation with Shapley values, on the first few inputs."""
     from scipy.stats import spearmanr
 
@@ -149,14 +150,14 @@ def _agreement(explainer: CoreExplainer, games: Any, name: str, asked: Mapping[s
     count = min(SHAPLEY_INPUTS, games.input_count)
     some = some_inputs(games.inputs, range(count))
     common: dict[str, Any] = {
-        "units": asked["units"],
+        "units": asked.units,
         "span": games.asked["span"],
         "seed": games.seed,
         "progress": False,
     }
     targets = games.wanted_targets
-    common |= {"target": None if targets is None else targets[:count], "batch_size": asked["batch_size"]}
-    masked: dict[str, Any] = {"replace": asked["replace"], "hold": asked["hold"]}
+    common |= {"target": None if targets is None else targets[:count], "batch_size": asked.batch_size}
+    masked: dict[str, Any] = {"replace": asked.replace, "hold": asked.hold}
     truth = explainer.explain(some, method="shap", **SHAPLEY, **masked, **common)
     learned = explainer.explain(some, method=name, **common)
     squares, ranks = [], []

@@ -27,6 +27,7 @@ from whyformer.learned.learned import Learned, UnitFeatures, features_of, finger
 from whyformer.learned.network import Example, ExampleTable, Network, drawn_masks, known_errors, removal_error, trained
 from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.loan.digests import versions
+from whyformer.options import Evaluation
 from whyformer.parameters import BatchSize, Limits, Replacement, Seed, checked
 from whyformer.run import Run
 from whyformer.run.session import Track, tracker
@@ -91,13 +92,17 @@ def learn(
         raise BadInput("units: name a kind of unit ('token', 'word', 'sentence'); ranges are those of one text.")
     order = np.random.default_rng(seed).permutation(source.size).tolist()
     held = order[: min(max(CERTIFIED[0], source.size // 10), CERTIFIED[1])]
-    settings: dict[str, Any] = {"units": units, "batch_size": batch_size, "seed": seed, "cache": cache, "target": None}
-    settings |= {"replace": replace, "hold": hold}
+    asked = Evaluation(
+        units=units, batch_size=batch_size, seed=seed, cache=cache, replace=replace, hold=hold, progress=progress
+    )
     # The mean row of a table must not depend on which rows are gathered together.
     plain = source.modality.stream == "table" and source.modality.reference is None
-    settings["reference"] = some_inputs(inputs, order[:512]) if plain else None
+    if plain:
+        asked = dataclasses.replace(asked, reference=some_inputs(inputs, order[:512]))
     shown = sys.stderr.isatty() if progress is None else progress
-    gathering = Gathering(explainer, inputs, settings | {"scalar": "centred"}, forwards, seed, tracker(progress), shown)
+    gathering = Gathering(
+        explainer, inputs, dataclasses.replace(asked, progress=False), forwards, seed, tracker(progress), shown
+    )
     examples = gathering.all(order[len(held) :])
     validating = max(3, len(examples) // 10)
     device = gathering.device
@@ -124,7 +129,7 @@ def learn(
         weights={name: tensor.numpy() for name, tensor in network.state_dict().items()},
         versions=versions(),
     )
-    certificate = certify(explainer, learned.name, some_inputs(inputs, held), settings | {"progress": progress})
+    certificate = certify(explainer, learned.name, some_inputs(inputs, held), asked)
     beside = _other_importances(explainer, some_inputs(inputs, held)) if linear else {}
     return dataclasses.replace(learned, beside=beside, certificate=certificate)
 
@@ -152,7 +157,7 @@ class Gathering:
 
     explainer: CoreExplainer
     inputs: Any
-    settings: Mapping[str, Any]
+    asked: Evaluation
     forwards: int
     seed: int
     track: Track
@@ -166,7 +171,7 @@ class Gathering:
 
     def all(self, rows: list[int]) -> list[list[Example]]:
         """Examples, per input, of as many rows as ``forwards`` pay for."""
-        with self.explainer.session(some_inputs(self.inputs, rows[:1]), units=self.settings["units"]) as session:
+        with self.explainer.session(some_inputs(self.inputs, rows[:1]), units=self.asked.units) as session:
             _ = session.run([0]).logits  # raises for NaN, which later checks would take for something else
         started = time.perf_counter()
         first = self._chunk(rows[:CHUNK], FEWEST_MASKS)
@@ -215,7 +220,7 @@ class Gathering:
         if seconds:
             places = list(seconds)
             others = some_inputs(some, places)
-            settings = {**self.settings, "target": [each[0] for each in seconds.values()], "progress": False}
+            settings = {**vars(self.asked), "target": [each[0] for each in seconds.values()]}
             with games_of(self.explainer, others, **settings) as games:
                 features = self._read(games)
                 for place, (_, drawn, said, parts) in enumerate(seconds.values()):
@@ -227,7 +232,7 @@ class Gathering:
         self, inputs: Any, rows: Sequence[int], masks: int
     ) -> tuple[dict[int, list[Example]], dict[int, tuple[int, Array, Array, Array]]]:
         """By place in the chunk: the example of the predicted class; and of the second: class, masks, logits, parts."""
-        with games_of(self.explainer, inputs, **self.settings, progress=False, runner_up=True) as games:
+        with games_of(self.explainer, inputs, **vars(self.asked), runner_up=True) as games:
             if games.size != len(rows):
                 raise NotOffered("explanations cannot be learned where an input has several of them: give one target.")
             self.scalar, self.device = games.scalar, next(iter(games.batch.tensors.values())).device

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
@@ -24,18 +23,18 @@ from whyformer.evaluate.games import Games
 from whyformer.evidence import Deletion, Standing
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.modalities import are_tensors
-from whyformer.inputs.units import Segments
-from whyformer.parameters import BatchSize, Count, Hold, NotEmpty, Replacement, Seed, checked
+from whyformer.options import Evaluation, EvaluationOptions, takes
+from whyformer.parameters import Count, NotEmpty, checked
 from whyformer.registry import AUTO, get_method
 from whyformer.results.result import Result
 from whyformer.results.types import Explanation
 from whyformer.shapes import Array
-from whyformer.targets import Aims, Scalar
 from whyformer.views.report_view import report_page
 from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    from typing_extensions import Unpack
 
 
 STEPS = 16  # points of a curve besides the whole input; of fewer parts, one for each
@@ -161,35 +160,27 @@ view_of.register(Report, report_page)
 
 
 @checked
+@takes(EvaluationOptions, Evaluation)
 def report(
     model: Any,
     inputs: Any,
     processor: Any = None,
     *,
     tokenizer: Any = None,
+    attention_at: Mapping[str, str] | None = None,
     method: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
     shown: Count = 4,
     drawn: Count = 5,
     checks: Sequence[str] | None = None,
-    replace: Replacement = None,
-    reference: Any = None,
-    target: Aims = None,
-    scalar: Scalar = "centred",
-    units: Segments = "token",
-    hold: Hold = None,
-    attention_at: Mapping[str, str] | None = None,
-    batch_size: BatchSize | None = None,
-    seed: Seed = 0,
-    progress: bool | None = None,
-    cache: str | Path | None = None,
     purpose: Annotated[str, NotEmpty()] | None = None,
+    **options: Unpack[EvaluationOptions],
 ) -> Report:
     """Explain predictions by several methods, and evaluate these methods; ``.save("report.html")`` writes one page.
 
     method: names, or {"method": name, option: value}; None is one of each kind of method, and the default method. They
     are compared on all inputs; the best ``shown`` methods are drawn for the first ``drawn`` inputs, with deletion
     curves. checks: names (``wf.check``); None is all checks that are not about attention alone, on the best method and
-    the first two inputs; [] skips them. replace, reference, target, units, hold and cache: as for ``wf.compare``.
+    the first two inputs; [] skips them.
     purpose: what the model is used for, for the section that documents a system: purpose, method, evidence, limits.
 
     Misleads when: there are few inputs (see the confidence intervals), or inputs with masked features are unlike the
@@ -205,23 +196,22 @@ def report(
     called = CALLED.get(source.modality.stream, "inputs")
     if method is None:
         method = [AUTO, *usual_methods(source.modality.kind)[1:]]
-    settings: dict[str, Any] = {"target": target, "units": units, "hold": hold, "replace": replace, "seed": seed}
-    settings |= {"cache": cache, "batch_size": batch_size, "progress": progress, "reference": reference}
+    asked = Evaluation(**options)
     judged = chosen_metrics(None, rationales=False, masks=False)
     candidates = wanted(method, source.modality.kind)
-    with comparing(explainer, inputs, candidates, judged, settings, scalar, whole=drawn) as (comparison, games):
+    with comparing(explainer, inputs, candidates, judged, asked, whole=drawn) as (comparison, games):
         rows = [row for row in comparison.rows if not row.baseline][:shown]
         value = comparison.value or "probability of the target"
         names = tuple(row.name for row in rows)
         explanations = tuple(zip(*(comparison.explanations[name][:drawn] for name in names), strict=True))
         others = None
-        if target is None:
-            others = _other_classes(games, rows[0], scalar, comparison.explanations[names[0]], drawn)
+        if asked.target is None:
+            others = _other_classes(games, rows[0], asked.scalar, comparison.explanations[names[0]], drawn)
         deletions = tuple(
             deletion_of(games, number, {name: e.scores for name, e in zip(names, each, strict=True)}, value)
             for number, each in enumerate(explanations)
         )
-    checkup, unchecked = _checked_up(explainer, _first(inputs, source.size, CHECKED), rows[0], checks, target, settings)
+    checkup, unchecked = _checked_up(explainer, _first(inputs, source.size, CHECKED), rows[0], checks, asked)
     entries = {row.name: get_method(row.method) for row in comparison.rows if not row.baseline}
     return Report(
         comparison=comparison,
@@ -269,16 +259,15 @@ def _checked_up(
     inputs: Any,
     best: ComparedMethod,
     checks: Sequence[str] | None,
-    target: Any,
-    settings: Mapping[str, Any],
+    asked: Evaluation,
 ) -> tuple[CheckUp | None, str]:
     if checks is not None and not len(checks):
         return None, "The check-up was skipped."
     wanted = USUAL_CHECKS if checks is None else checks
-    options = options_of_tokens(best.options, settings["units"])
-    shared = {name: settings[name] for name in ("seed", "batch_size", "progress", "cache")}
+    options = options_of_tokens(best.options, asked.units)
+    shared = {name: getattr(asked, name) for name in ("target", "seed", "batch_size", "progress", "cache")}
     try:
-        done = check(explainer, inputs, checks=wanted, method=best.method, target=target, **shared, **options)
+        done = check(explainer, inputs, checks=wanted, method=best.method, **shared, **options)
     except WhyformerError as reason:
         if checks is not None:
             raise
