@@ -331,7 +331,7 @@ def of_run(
 ) -> dict[str, list[Explanation]]:
     """Explanations of one batch by method: one record for all that need it, and what each of them cost."""
     started, peak = time.perf_counter(), Peak(run.device)
-    run.alone, run.settles_later = len(chosen) == 1, True
+    run.alone = len(chosen) == 1
     run.require_real_rows()
     folded: frozenset[str] = frozenset()
     if session.memory == "fold" or (session.memory == "auto" and run.length >= LONG):
@@ -355,8 +355,8 @@ def of_run(
         if run.modality.opaque:
             run.modality.announce(m.cost(max(map(len, run.units)), **settings[m.name])[0], run.batch)
         started, before = time.perf_counter(), (run.forwards_B.copy(), run.backwards_B.copy())
-        run.asked, run.folds, readings = {}, m.name in folded, run.readings
-        attribution = _attributed(session, run, m, settings[m.name], readings)
+        run.asked, run.folds = {}, m.name in folded
+        attribution = _attributed(session, run, m, settings[m.name])
         seconds = time.perf_counter() - started
         if m.needs & {"attention", "attention_gradients"}:
             seconds += shared
@@ -371,8 +371,8 @@ def of_run(
     return results
 
 
-def _attributed(session: Session, run: Run, m: Method, options: dict[str, Any], readings: int) -> Attribution:
-    """Run one method; ``readings``: how often the read-out rows had changed before."""
+def _attributed(session: Session, run: Run, m: Method, options: dict[str, Any]) -> Attribution:
+    """Run one method, check that its scores moved, and add what rounding in half precision moves them by."""
     several = run.batch.size > 1 or (bool(session.batch.groups) and run.modality.decoding.one_pass)
     before = (run.forwards_B.copy(), run.backwards_B.copy())
     if run.batch.trunks and several and _reads_rows(run.modality, m, options):
@@ -388,10 +388,6 @@ def _attributed(session: Session, run: Run, m: Method, options: dict[str, Any], 
     # What was explained belongs to the cost, also of methods that never ask for it. Names of units take no answer of a
     # device, which is still at work.
     _ = run.units, run.value_B
-    while run.readings != readings:
-        readings = run.readings
-        attribution = attributed(run, m, options)
-        _ = run.value_B
     chosen = options.get("hold") or options.get("keep_special", True) not in (True, False)  # units that always stay
     if "perturbation" in m.needs and not chosen:
         require_moved(run, m.name, attribution.scores_BN)

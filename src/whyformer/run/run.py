@@ -92,7 +92,6 @@ class Run(TracedBatch):
         self._wanted, self._targets, self._value_B = target, None, None
         self._logits, self._unseen, self.logits_on_host = None, False, torch.empty(0)
         self.gives_probabilities = False
-        self._spoke, self.settles_later, self.readings = None, False, 0
         self.rows_read, self.recorded = None, False
         self._records: dict[bool, Record] = {}
         self._ran_before = False  # the forward of the record with gradients is another run's (KeptPass)
@@ -257,9 +256,7 @@ class Run(TracedBatch):
         """Compare the rows of the last map that have a gradient with the read-out rule."""
         spoke_BQ = spoke_rows(maps.sites[-1]) if spoke_BQ is None else spoke_BQ
         if spoke_BQ is not None:
-            self._spoke, self._unseen = (maps.sites[-1].first_query, spoke_BQ), True
-            if not self.settles_later:
-                self._see(None)
+            self._see(None, spoke=(maps.sites[-1].first_query, spoke_BQ))
         else:
             self.reads_elsewhere(maps.sites[-1].first_query, None)
 

@@ -69,15 +69,11 @@ class ScoredBatch:
     asked: dict[str, tuple[float, float]]
     notes: set[str]  # warnings for the explanations of this batch
     setup_forwards: int  # passes of checks that run once for each form of a batch
-    settles_later: bool  # checks that would force a device synchronisation are deferred until the formula is done
-    readings: int  # how often the read-out rows changed: the formula is then computed again
     gives_probabilities: bool  # the model returns probabilities, not logits; known once it has run
     logits_on_host: Tensor  # once they were checked
     _wanted: Any
     _logits: Tensor | None
     _unseen: bool  # still to be checked: whether they are finite, and logits at all
-    # Still to be checked: the first row of the last map, and whether each of its rows has a gradient.
-    _spoke: tuple[int, Tensor] | None
     _targets: list[Target] | None
     _value_B: Tensor | None
 
@@ -189,8 +185,6 @@ class ScoredBatch:
     @cached_property
     def readout_BN(self) -> Tensor:
         """(B, N) weights of the output rows that feed the head."""
-        if self._spoke is not None and not self.settles_later:
-            self._see(None)
         if self.multi_stream:
             rules = self.study.readouts
             facts = self.modality, self.batch, self.schedule, rules, self.stream_sizes
@@ -360,27 +354,28 @@ class ScoredBatch:
         explained_B[: len(self.explained)] = 1
         return values_B * explained_B  # reference rows are not explained
 
-    def _see(self, said: Tensor | None, ask: bool = True) -> None:
-        """Keep the model's logits (None: they are known already); raise if they are not finite or not logits."""
+    def _see(self, said: Tensor | None, ask: bool = True, spoke: tuple[int, Tensor] | None = None) -> None:
+        """Keep the model's logits (None: they are known already); raise if they are not finite or not logits.
+
+        spoke: the first row of the last map, and whether each of its rows has a gradient, to be compared with the
+        read-out rule. On a GPU all of it is one copy, which waits for the device.
+        """
         if said is not None:
             self.asked["logits"], self._logits, self._unseen = (0, 0), said.detach().float(), True
         if not ask or self._logits is None:
             return
         self._unseen = False
-        spoke, self._spoke, elsewhere_B = self._spoke, None, None
         if self._logits.is_cuda:  # the GPU is still at work
             with suppress(WhyformerError):  # raised later, where they are read
                 _ = self.units
-        if spoke is not None:
-            elsewhere_B = self.elsewhere(*spoke)
+        elsewhere_B = None if spoke is None else self.elsewhere(*spoke)
         if elsewhere_B is None:
-            logits = self.logits_on_host = self._logits.cpu()  # one copy for all checks
+            logits = self.logits_on_host = self._logits.cpu()
         else:
             answers = torch.cat([self._logits.flatten(), elsewhere_B.float()]).cpu()
             logits = self.logits_on_host = answers[: self._logits.numel()].view(self._logits.shape)
             if answers[self._logits.numel() :].any():
                 self._read_anew()
-                self.readings += 1
         numbers = logits.numpy()  # numpy is faster for this few elements
         if not np.isfinite(numbers).all():
             self._unseen = True  # whoever asks next is told, too
