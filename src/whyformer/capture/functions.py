@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from whyformer.loan.borrow import fact
 from whyformer.results.types import Site
 
 # Gradients behind batch norm: torch's kernel misreads them for a single picture, unless they lie plainly in memory.
@@ -37,11 +38,14 @@ class PlainGradients(TorchFunctionMode):
         return out
 
 
-def plain_gradients(model: nn.Module, facts: dict[Any, Any]) -> contextlib.AbstractContextManager[Any]:
-    """Around a pass that is differentiated. facts: what is known about the model."""
-    if "batch norm" not in facts:
-        facts["batch norm"] = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
-    return PlainGradients() if facts["batch norm"] and torch.is_grad_enabled() else contextlib.nullcontext()
+def plain_gradients(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    """Around a pass that is differentiated."""
+    return PlainGradients() if _has_batch_norm(model) and torch.is_grad_enabled() else contextlib.nullcontext()
+
+
+@fact
+def _has_batch_norm(model: nn.Module) -> bool:
+    return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
 
 
 # The explained scalar: a log-probability is computed from the logits by this library, and is no part of the model.

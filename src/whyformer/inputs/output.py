@@ -88,8 +88,7 @@ class Output:
         try:
             nothing = contextlib.nullcontext()
             drawing = nothing if facts.get("draws") is False else Draws(facts)
-            plainly = nothing if facts.get("batch norm") is False else plain_gradients(self.model, facts)
-            with plainly, drawing as draws:
+            with plain_gradients(self.model), drawing as draws:
                 if self.causal:
                     logits = self._language_model(batch)
                 else:

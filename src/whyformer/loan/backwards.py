@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from whyformer.errors import NotOffered
-from whyformer.loan.borrow import known_about, loan_of, module_names, modules_of
+from whyformer.loan.borrow import fact, known_about, loan_of, module_names, modules_of
 from whyformer.loan.quantised import (
     Backward,
     backward_of,
@@ -140,15 +140,18 @@ TORCH_ACTIVATIONS = (partial(F.gelu, approximate="tanh"), F.gelu, F.silu, F.mish
 
 def with_activations(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     """Inside ``with``: activations by a torch.autograd.Function (Bloom's GELU) are torch's own, which equal them."""
-    facts = known_about(model)
-    if with_activations not in facts:
-        kinds = {type(layer): layer for layer in modules_of(model) if not layer._parameters}
-        codes = {kind: getattr(kind.forward, "__code__", None) for kind in kinds}
-        applied = {kind: kinds[kind] for kind, code in codes.items() if code and "apply" in code.co_names}
-        facts[with_activations] = {k: f for k, m in applied.items() if (f := _torch_activation(m)) is not None}
-    if not (known := facts[with_activations]):
+    if not (known := _torch_activations(model)):
         return contextlib.nullcontext()
     return with_forwards((layer, known[type(layer)]) for layer in modules_of(model) if type(layer) in known)
+
+
+@fact
+def _torch_activations(model: nn.Module) -> dict[type, Callable[..., torch.Tensor]]:
+    """Return torch's function for each class of layers that applies a torch.autograd.Function and equals one."""
+    kinds = {type(layer): layer for layer in modules_of(model) if not layer._parameters}
+    codes = {kind: getattr(kind.forward, "__code__", None) for kind in kinds}
+    applied = {kind: kinds[kind] for kind, code in codes.items() if code and "apply" in code.co_names}
+    return {k: f for k, m in applied.items() if (f := _torch_activation(m)) is not None}
 
 
 def _torch_activation(layer: nn.Module) -> Callable[..., torch.Tensor] | None:

@@ -13,10 +13,11 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from operator import attrgetter
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,8 @@ from whyformer.loan.parts import Look, Members
 from whyformer.loan.spread import BESIDE_OTHERS, NoStage, offloaded, require_loaded
 from whyformer.loan.turns import SharedLock, free_in_child, release, take, uninterrupted
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Changes = list[tuple[Any, str, Any]]  # owner, attribute, value
 Marks = tuple[tuple[nn.Module, str, Any], ...]  # whose output is an attention map, its layout, a hook that says so
 IS_META, VERSION, ADDRESS = attrgetter("is_meta"), attrgetter("_version"), nn.Parameter.data_ptr
@@ -165,6 +168,20 @@ def known_about(model: nn.Module) -> Known:
         with borrowed(model):  # which looks whether it still holds
             pass
     return loan.known
+
+
+def fact(find: Callable[Concatenate[nn.Module, P], T]) -> Callable[Concatenate[nn.Module, P], T]:
+    """Make a function find something out about a model once for its other arguments, while the model stays as it is."""
+
+    @wraps(find)
+    def known(model: nn.Module, /, *form: P.args, **named: P.kwargs) -> T:
+        facts, key = known_about(model), (find, *form, *named.items())
+        if key not in facts:
+            facts[key] = find(model, *form, **named)
+        answer: T = facts[key]
+        return answer
+
+    return known
 
 
 def refresh(model: nn.Module) -> None:

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from whyformer.capture.roles import Rewrite
 from whyformer.errors import CaptureError, MixedInputs, NotOffered, WhyformerError, refused
 from whyformer.loan.backwards import rounds_activations
-from whyformer.loan.borrow import known_about, modules_of
+from whyformer.loan.borrow import fact, known_about, modules_of
 from whyformer.results.types import Record
 from whyformer.targets import FINE, least_effect
 
@@ -327,12 +327,14 @@ Form = tuple[object, ...]
 Part = Callable[[slice], Tensor]  # logits of some rows of a batch, by themselves
 
 
+@fact
+def _types_of_weights(model: nn.Module) -> set[torch.dtype]:
+    return {p.dtype for m in modules_of(model) for p in m._parameters.values() if p is not None}
+
+
 def rounding_step(model: nn.Module, logits: Tensor) -> float:
     """The relative step of the coarsest numbers that a model computes with."""
-    known = known_about(model)
-    if rounding_step not in known:  # the types of its weights
-        known[rounding_step] = {p.dtype for m in modules_of(model) for p in m._parameters.values() if p is not None}
-    types = {logits.dtype, *known[rounding_step]}
+    types = {logits.dtype, *_types_of_weights(model)}
     if torch.is_autocast_enabled(logits.device.type):
         types.add(torch.get_autocast_dtype(logits.device.type))
     if rounds_activations(model):

@@ -20,7 +20,7 @@ from whyformer.errors import ModelFailed, NotOffered, one_of
 from whyformer.files import append_to, private_folder, writing
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.language import places, spoken_at
-from whyformer.loan.borrow import known_about, modules_of
+from whyformer.loan.borrow import fact, known_about, modules_of
 from whyformer.loan.digests import Undescribed, digest
 from whyformer.run import Run
 from whyformer.shapes import Array
@@ -153,14 +153,12 @@ class Prefix:
         return memory if all(cut) else []
 
 
+@fact
 def _rotates_by_length(model: nn.Module) -> bool:
     """Keys of the same token differ between texts of different lengths, so a shorter text needs other keys."""
-    known = known_about(model)
-    if "rotates by length" not in known:
-        types = [getattr(module, "rope_type", None) for module in modules_of(model)]
-        each = [kind for kinds in types for kind in (kinds.values() if isinstance(kinds, dict) else [kinds])]
-        known["rotates by length"] = any(kind in BY_LENGTH for kind in each)
-    return bool(known["rotates by length"])
+    types = [getattr(module, "rope_type", None) for module in modules_of(model)]
+    each = [kind for kinds in types for kind in (kinds.values() if isinstance(kinds, dict) else [kinds])]
+    return any(kind in BY_LENGTH for kind in each)
 
 
 # The first two columns of what is said. The third: is the target still predicted. A fourth, for detectors: has another
