@@ -96,7 +96,7 @@ class Look:
         except AttributeError:  # another thread has just dropped one of them
             return None, False
         structure, held = _structure(modules, attributes)
-        if structure != self._structure:
+        if structure != self._structure or self.gone:
             return None, False
         members = Members(modules, [held[place] for place in self._weights], _configs(attributes))
         return members, self.traits is not None and states is self.states and self._same(attributes, members.configs)
