@@ -27,8 +27,10 @@ from whyformer.errors import BadInput
 from whyformer.files import quiet
 from whyformer.inputs.checkpoint import PROCESSORS, Checkpoint, is_image_model, kind_of
 from whyformer.inputs.families import compares_texts, continues_text
+from whyformer.options import Request, Writing, names_of
 
 REQUIRED = inspect.Parameter.empty
+ASKED = Request()  # the defaults of explain
 CHECKS = (  # names of checks/check.py, whose import would slow down --help; a test compares them
     *("capture_audit", "faithfulness", "class_dependence", "randomisation", "invariance", "stability", "sinks"),
     *("jain_wallace", "serrano_smith", "wiegreffe_pinter"),
@@ -196,19 +198,19 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "target/tcav": _text("--target -t CLASS", "Class, by name or index.", shown=False),
     "versus": _text("--versus CLASS", "Explain the target rather than this class."),
     "versus/token": _text("--versus TOKEN", "Explain the target rather than this token."),
-    "scalar": _text("--scalar NAME", "Number to explain: centred, logit, log_odds or probability.", "centred"),
+    "scalar": _text("--scalar NAME", "Number to explain: centred, logit, log_odds or probability.", ASKED.scalar),
     "answer": _text("--answer TEXT", "Explain this answer.", shown="the model's own"),
     "answer/prompt": _text("--answer TEXT", "Explain this answer, token by token."),
     "generate": _number("--generate -g N", "Generate up to N tokens and explain each.", min=1),
     "generate/ask": _number("--generate -g N", "Longest answer, in tokens.", shown=str(ANSWER_LENGTH), min=1),
     "span": _flag("--span", "Explain the answer as a whole instead of each token."),
     "through": _text("--through PARTS", "Hand relevance of thoughts, a role or a text on to what produced them."),
-    "hops": _number("--hops N", "With --through: passes for each part.", 1, min=0, max=100),
+    "hops": _number("--hops N", "With --through: passes for each part.", ASKED.hops, min=0, max=100),
     "choices": _text("--choices A,B", "Explain which of these comes next, e.g. yes,no."),
     "units": _text(
         "--units UNIT",
         "Features to score: token, word or sentence.",
-        "token",
+        str(ASKED.units),
         callback=_one_of("token", "word", "sentence", "role"),
     ),
     "units/trace": _text(
@@ -220,7 +222,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "units/table": _text(
         "--units UNIT",
         "Features to score: token (each column), or groups of columns that carry the same information.",
-        "token",
+        str(ASKED.units),
         callback=_one_of("token", "groups"),
     ),
     "detail": _flag("--detail", "Show scores of single pixels if the method has them."),
@@ -350,9 +352,8 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     # Execution.
     "batch_size": _number("--batch-size N", "Inputs per pass.", shown="16", min=1),
     "batch_size/rows": _number("--batch-size N", "Rows per pass.", shown="32, 256 on a GPU", min=1),
-    "memory": _text("--memory WAY", "Attention maps: full (stored), fold (not stored) or auto.", "auto"),
-    "seed": _number("--seed N", "Random seed.", 0),
-    "seed/explain": _number("--seed N", "Random seed.", 0),
+    "memory": _text("--memory WAY", "Attention maps: full (stored), fold (not stored) or auto.", ASKED.memory),
+    "seed": _number("--seed N", "Random seed.", ASKED.seed),
     "cache": _path("--cache FOLDER", "Keep results in this folder; a stopped job resumes from it.", file_okay=False),
     "test": _option(bool, "--test/--no-test", "Explain a tiny model on every device.", True),
     # Output.
@@ -374,11 +375,12 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "quiet": _flag("--quiet -q", "Hide progress and summary."),
     "log": _flag("--log", "Write progress as JSON lines to stderr; hide the summary."),
 }
-# Options that the Python functions have by the same name.
+# Options that the Python functions have by the same name and with the same values.
 AS_GIVEN = (
-    "scalar batch_size memory seed units cache generate span through hops l2 tv length steps scope budget "
-    "key target_column too_long part_rows batch_tokens engine workers address"
-).split()
+    *(name for name in names_of(Writing) if name not in ("target", "choices", "passes")),
+    *"cache l2 tv length steps scope budget key target_column too_long".split(),
+    *"part_rows batch_tokens engine workers address".split(),
+)
 
 
 class CommandArguments(SimpleNamespace):

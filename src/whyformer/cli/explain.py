@@ -16,7 +16,7 @@ MODEL = "model/given trust_remote_code"
 ENDS = "out/explain json/explain"
 
 
-@takes(f"image/pair texts/pair {MODEL} answer method target/explain scalar option batch_size seed/explain {ENDS}")
+@takes(f"image/pair texts/pair {MODEL} answer method target/explain scalar option batch_size seed {ENDS}")
 def pair(asked: CommandArguments) -> None:
     """Explain a prediction for an image with a text.
 
@@ -54,7 +54,7 @@ def pair(asked: CommandArguments) -> None:
     deliver(results, asked, images=repeated(explained, seen), titles=titles)
 
 
-@takes(f"first others {MODEL} method option batch_size seed/explain {ENDS}")
+@takes(f"first others {MODEL} method option batch_size seed {ENDS}")
 def similar(asked: CommandArguments) -> None:
     """Explain the similarity of texts: which words contribute.
 
@@ -75,7 +75,7 @@ def similar(asked: CommandArguments) -> None:
     deliver(results, asked, views=[similarity_view(e) for row in results for e in row])
 
 
-@takes(f"clips {MODEL} method target/explain scalar option batch_size seed/explain {ENDS}")
+@takes(f"clips {MODEL} method target/explain scalar option batch_size seed {ENDS}")
 def sound(asked: CommandArguments) -> None:
     """Explain a prediction for sound: which moments contribute.
 
@@ -93,7 +93,7 @@ def sound(asked: CommandArguments) -> None:
     "text/prompt image/prompt model/language trust_remote_code answer/prompt generate span through hops units choices "
     "method "
     "target/token "
-    f"versus/token option memory seed/explain {ENDS}"
+    f"versus/token option memory seed {ENDS}"
 )
 def prompt(asked: CommandArguments) -> None:
     """Explain the next token, or the answer, of a language model.
@@ -140,7 +140,7 @@ def _refuse_both(asked: CommandArguments) -> None:
 
 @takes(
     "texts pair file model trust_remote_code method target/explain versus scalar option units batch_size memory "
-    "seed/explain passes one_scale specials out/explain report json/explain"
+    "seed passes one_scale specials out/explain report json/explain"
 )
 def text(asked: CommandArguments) -> None:
     """Explain a prediction for texts.
@@ -165,7 +165,7 @@ def text(asked: CommandArguments) -> None:
 
 
 @takes(
-    "images model/image trust_remote_code method target/explain versus scalar option batch_size seed/explain one_scale "
+    "images model/image trust_remote_code method target/explain versus scalar option batch_size seed one_scale "
     "specials passes detail out/explain report json/explain"
 )
 def image(asked: CommandArguments) -> None:
@@ -205,7 +205,7 @@ def image(asked: CommandArguments) -> None:
 
 @takes(
     "rows model/table row overall context units/table method target/explain versus scalar option batch_size "
-    "seed/explain one_scale specials passes out/explain report json/explain"
+    "seed one_scale specials passes out/explain report json/explain"
 )
 def table(asked: CommandArguments) -> None:
     """Explain a prediction for rows of a table.
@@ -311,7 +311,7 @@ DOCUMENTS = (".txt", ".md")  # files of --docs
 
 
 @takes(
-    "question model/language trust_remote_code docs generate/ask answer system method/ask units option seed/explain "
+    "question model/language trust_remote_code docs generate/ask answer system method/ask units option seed "
     "out/explain json/explain"
 )
 def ask(asked: CommandArguments) -> None:
@@ -354,7 +354,7 @@ def ask(asked: CommandArguments) -> None:
 
 
 @takes(
-    "run model/language trust_remote_code method/ask units/trace option top batch_size memory seed/explain out/explain "
+    "run model/language trust_remote_code method/ask units/trace option top batch_size memory seed out/explain "
     "json/explain"
 )
 def trace(asked: CommandArguments) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @takes(
     "source out/batch model/batch trust_remote_code method column key target/explain versus target_column scalar "
-    "passes option too_long part_rows batch_tokens batch_size/rows engine workers address seed/explain quiet log"
+    "passes option too_long part_rows batch_tokens batch_size/rows engine workers address seed quiet log"
 )
 def batch(asked: CommandArguments) -> None:
     """Explain every row of a dataset, and write Parquet files.

@@ -19,6 +19,7 @@ from whyformer.evaluate.candidate import Annotations, Candidate, evaluated, run_
 from whyformer.evaluate.compare import chosen_metrics, comparison_of
 from whyformer.evaluate.games import Games
 from whyformer.evidence import too_few
+from whyformer.options import Writing, names_of
 from whyformer.registry import list_methods
 from whyformer.results.types import Choice, Explanation, Generation, Target
 from whyformer.serve.drawn import aim_of, numbers_of, require_same_answer, results_of, stored, subject_of
@@ -79,7 +80,7 @@ def _units(before: Explanation, after: Explanation) -> list[dict[str, Any]]:
 Working = Generator[None, None, Any]
 
 LONGEST_TITLE = 200
-TAKEN = ("method", "inputs", "batch_size", "memory", "progress", "generate", "units")  # names of ``explain`` itself
+TAKEN = ("method", "inputs", *(name for name in names_of(Writing) if name != "passes"))  # names of ``explain`` itself
 MOST_ITEMS = 20  # objects of a detector, or written tokens, that are drawn one by one
 log = logging.getLogger("whyformer.serve")
 
@@ -147,7 +148,7 @@ def _settings(question: Explain) -> dict[str, Any]:
         settings["units"] = question.units
     if question.generate is not None:
         settings["generate"] = question.generate
-    clash = question.options.keys() & {*settings, *TAKEN}
+    clash = question.options.keys() & set(TAKEN)
     if clash:
         raise BadInput(f"{sorted(clash)[0]!r} is not an option of a method.")
     return settings | {name: tuple(v) if isinstance(v, list) else v for name, v in question.options.items()}
