@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from whyformer.registry import MASKINGS, get_method
+from whyformer.registry import MASKINGS
 
 PASSES = 128  # that one input may take; a backward counts two
 USUAL = {"language": 3}  # prompts are long: one forward and one backward, unless more are asked for
 LEAST = 3  # passes of a method with one forward and one backward
 FEWEST = 16  # passes, with which a few parts can be measured
+FEWEST_OF_ROWS = 41  # the same for a table, whose masked columns take their values from several rows
 MOST_UNITS = 1000  # of more, 128 passes measure too few to be better than one pass
 MEASURED = ("text", "image", "table", "sequence", "", "language")  # kinds whose parts are measured at both ends
-AVERAGED = 8  # maskings; more of them gain nothing
-ENOUGH = LEAST * AVERAGED + FEWEST + 1  # passes, with which parts are measured beside so many maskings
+AVERAGED = 8  # maskings; more of them gain nothing. As a guide, one for each so many passes
 ANYWHERE = "generic_attention"  # also detectors, models of several streams, sound
 ASKED = "occlusion"  # only asks the model: also for a model behind an API (inputs/prompt.py)
 ONE_PASS = ("attn_lrp", "value_x_gradient", ANYWHERE)  # the most faithful first; the first has a patent note
@@ -32,23 +32,20 @@ def answers(kind: str, units: int, passes: int | None = None) -> list[Choice]:
     if kind not in MEASURED:  # where attention is not over units, masking them one by one still works
         return [(ANYWHERE, {}), *masked]
     many = units > MOST_UNITS
-    if kind == "table":
-        forwards, backwards = get_method("decompx").cost(units)  # the work of about a forward per column
-        within = forwards + 2 * backwards <= max(most, LEAST)
-        return [*([] if many or most < FEWEST else [ends]), *([("decompx", {})] if within else []), (ANYWHERE, {})]
     names, last = (ONE_PASS[:1], masked) if kind in USUAL else (ONE_PASS, [])
     plain: list[Choice] = [*((name, {}) for name in names), *last]
     if (passes is None and (kind in USUAL or many)) or most <= 2 * LEAST:
         return plain
     averaged: list[Choice] = [(name, {MASKINGS: min(AVERAGED, (most - 1) // LEAST)}) for name in names]
-    guided: list[Choice] = [] if many or most < ENOUGH else [("two_ended", {"passes": most, "guide": "auto"})]
+    few = FEWEST_OF_ROWS if kind == "table" else FEWEST
+    guided: list[Choice] = [] if many or most < few else [("two_ended", {"passes": most, "guide": "auto"})]
     return [*guided, *averaged, *plain]
 
 
 def guides(passes: int | None = None) -> tuple[str, ...]:
     """Return the methods that can guide two_ended: guide="auto" is the first that runs (python -m bench.frontier)."""
-    averaged = passes is None or passes >= ENOUGH
-    return (*(f"{name}({MASKINGS}={AVERAGED})" for name in ONE_PASS if averaged), *ONE_PASS)
+    count = AVERAGED if passes is None else min(AVERAGED, passes // AVERAGED)
+    return (*(f"{name}({MASKINGS}={count})" for name in ONE_PASS if count > 1), *ONE_PASS)
 
 
 def default_method(kind: str) -> str:

@@ -148,6 +148,10 @@ class NotOverUnits(CaptureError):
     """Attention does not run over the units of the input."""
 
 
+class Misplaced(NotOverUnits):
+    """Units are not at their positions: the model reorders or mixes the input before its attention."""
+
+
 @contextmanager
 def reading(failure: str, advice: str) -> Iterator[None]:
     """Turn exceptions of other libraries (processors, image readers, cells of a table) into a BadInput.

@@ -148,7 +148,7 @@ def _drops(game: Game, away: slice = slice(None)) -> Tensor:
 FEWEST = 16  # passes: a guide, the full and the empty input, and a few players twice
 # Passes that measuring so many players leaves go to masks at random, where there are enough: eight a unit are as much
 # evidence as the guide (python -m bench.frontier).
-STRONGEST, MASKS, PER_UNIT = 50, 100, 8
+STRONGEST, MASKS, PER_UNIT = 50, 24, 8
 ONE_ROW = "{} passes allow a single baseline row, and scores depend on which row that is: raise passes=."
 
 

@@ -17,7 +17,7 @@ from whyformer.capture.record import require_sites, sites_of
 from whyformer.engines.attention import maps as mapped
 from whyformer.engines.attention.chain import multiplied, read
 from whyformer.engines.gradient.input_space import over_columns
-from whyformer.errors import NotOffered, NotOverUnits
+from whyformer.errors import Misplaced, NotOffered, NotOverUnits
 from whyformer.loan.backwards import backwards_of, with_weights
 from whyformer.parameters import OneOf, Place
 from whyformer.registry import constant, method, one_backward
@@ -241,8 +241,6 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
         )
     trace = run.traced(rules) if at == "tokens" else run.traced_by_plan(rules)
     rules = trace.rules
-    if trace.features and isinstance(run.study.trouble, NotOverUnits):  # pieces of an image in another order
-        raise NotOverUnits(*run.study.trouble.args)
     # Scattered: the input is several tensors (a table with categories, an image with its text), or its entries are not
     # the units (raw audio).
     first = trace.leaves[0]
@@ -256,6 +254,9 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
             "none. Use at='tokens'."
         )
     space = at or ("tokens" if scattered else "input")
+    pieces = trace.features and isinstance(run.study.trouble, NotOverUnits)  # of an image, in another order
+    if pieces or (space == "tokens" and isinstance(run.study.trouble, Misplaced)):
+        raise NotOverUnits(*run.study.trouble.args)  # type: ignore[union-attr]
     if space == "input":
         run.plan_rules(trace)
     leaf = first if trace.main is None else trace.main

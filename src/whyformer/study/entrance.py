@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from whyformer.capture.functions import ATTENTION, Args, Function, Kwargs
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe, first_values
-from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits, WhyformerError
+from whyformer.errors import BadInput, CaptureError, Misplaced, NotOffered, NotOverUnits, WhyformerError
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, require_shown, shifted
 from whyformer.loan.borrow import known_about, modules_of
@@ -167,6 +167,10 @@ NOT_OWN = (
     "but position {place} changes with the pixels before any attention: patches were mixed, so it is not known which "
     "of them each position holds. Use a method without attention."
 )
+CHANNELS_FIRST = (
+    "the model's positions are made of the third axis of its input, whose second axis has as many entries: attention "
+    "scores would be assigned to these. Use a method without attention."
+)
 DESCRIBED = " With processor=wf.Table(…), the position of each column is detected."
 
 
@@ -205,15 +209,31 @@ def misplaced(
             return None
         moved, expected = moved_at(first_BHKD, after_BHKD), {places[u]: u for u in touched}
         if modality.pixels and (not_own := moved & own):
-            return NotOverUnits(NOT_OWN.format(count=length, patches=len(there), place=min(not_own)))
+            return Misplaced(NOT_OWN.format(count=length, patches=len(there), place=min(not_own)))
         if (place := _unheard(moved, expected)) is not None:
             message = ELSEWHERE.format(unit=_named(units, expected[place]), place=place)
-            return NotOverUnits(message + (DESCRIBED if modality.stream == "table" else ""))
+            return Misplaced(message + (DESCRIBED if modality.stream == "table" else ""))
         # Convolutions mix neighbours, so a single changed unit is located better.
         clean &= moved <= expected.keys()
         if clean and number == len(sets):
             return None
-    return NotOverUnits(SORTED) if reorders and not clean else None
+    if _along_last_axis(run, first_BHKD):
+        return Misplaced(CHANNELS_FIRST)
+    return Misplaced(SORTED) if reorders and not clean else None
+
+
+def _along_last_axis(run: Passes, before_BHKD: Tensor, site: int = 0) -> bool:
+    """Whether steps of the third axis of a sequence move fewer positions than those of the second do."""
+    name = run.modality.main
+    numbers = run.one.tensors.get(name)
+    if run.modality.stream != "sequence" or numbers is None or not numbers.is_floating_point() or numbers.ndim != 3:
+        return False
+    moved = []
+    for axis in (1, 2):
+        other = numbers.clone()
+        other.select(axis, 0).copy_(shifted(numbers).select(axis, 0))
+        moved.append(len(moved_at(before_BHKD, run.values(run.one.with_tensors(**{name: other}), site))))
+    return 0 < moved[1] < moved[0]
 
 
 def misplaced_in_streams(
@@ -226,10 +246,14 @@ def misplaced_in_streams(
         try:
             part, view = run.modality.part(step.query, run.one)
             words = part.embeds and view.keep_BN is not None and part.main in run.one.tensors  # T5 makes its own
-            if (words and run.one.tensors[part.main].data_ptr() in embedded) or not (words or part.pixels):
+            if words and run.one.tensors[part.main].data_ptr() in embedded:
                 continue
             before = run.values(site=step.site) if step.site else first_BHKD
             length = before.shape[2]
+            if step.query == run.modality.stream and _along_last_axis(run, before, step.site):
+                return Misplaced(CHANNELS_FIRST)
+            if not (words or part.pixels):
+                continue
             units = None if words else part.units(view, length, None, grid)[0]
             owners, places = _words(part, view, run.one) if units is None else _patches(part, view, units, length)
             plain = [u for u in range(len(places)) if units is None or not units.special[u]]
@@ -239,11 +263,14 @@ def misplaced_in_streams(
             continue
         if before.shape != after.shape or (words and length != run.one.tensors[part.main].shape[1]):
             continue
-        expected = {places[u]: u for u in touched}
-        if (place := _unheard(moved_at(before, after), expected)) is not None:
+        moved, expected = moved_at(before, after), {places[u]: u for u in touched}
+        not_own = moved - {places[u] for u in plain} if units is not None else set()
+        if not_own:
+            return Misplaced(NOT_OWN.format(count=length, patches=len(plain), place=min(not_own)))
+        if (place := _unheard(moved, expected)) is not None:
             unit = expected[place]
             named = f"word {unit} of the {step.query}" if units is None else _named(units, unit)
-            return NotOverUnits(ELSEWHERE.format(unit=named, place=place))
+            return Misplaced(ELSEWHERE.format(unit=named, place=place))
     return None
 
 

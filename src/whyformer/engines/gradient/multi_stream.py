@@ -15,7 +15,7 @@ from whyformer.capture.leaves import BeforeAttention, Entrance, Traced, as_leaf
 from whyformer.capture.lookups import SwapEmbeddings
 from whyformer.engines.gradient.feature_maps import smoothed
 from whyformer.engines.gradient.input_space import InputSpace, SingleInput, TokensAndColumns, lifted
-from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.errors import BadInput, Misplaced, NotOffered, UnknownName
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.stream_inputs import Baseline, StreamInput, require_taken
 from whyformer.inputs.tensors import TensorInput
@@ -223,6 +223,8 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
     else:
         several = run.modality.has_categories or len(trace.leaves) > 1 or first.ndim < 2 or _no_steps(run, first)
     chosen = wanted or ("embeddings" if several else "input")
+    if chosen == "embeddings" and isinstance(run.study.trouble, Misplaced):
+        raise Misplaced(*run.study.trouble.args)
     if chosen == "input" and trace.main is None and len(trace.leaves) > 1:
         raise NotOffered(
             f"at='input' needs one tensor of floats or one of token ids; this input has {len(trace.leaves)} (columns "
