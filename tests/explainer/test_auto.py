@@ -15,7 +15,17 @@ from tests.models.case import seeded
 from tests.support import language
 from tests.tables.models import LAYOUTS, rows, table
 from tests.views import samples
-from whyformer.choices import ANYWHERE, ENOUGH, MEASURED, MOST_UNITS, ONE_PASS, answers, default_method, guides
+from whyformer.choices import (
+    ANYWHERE,
+    FEWEST,
+    FEWEST_OF_ROWS,
+    MEASURED,
+    MOST_UNITS,
+    ONE_PASS,
+    answers,
+    default_method,
+    guides,
+)
 from whyformer.demo import census, load_sentiment
 from whyformer.errors import BadInput
 from whyformer.registry import get_method
@@ -40,19 +50,19 @@ def spent(e: wf.Explanation) -> float:
 
 
 def test_the_rule_looks_at_kind_size_and_passes_alone() -> None:
-    for kind in ("text", "image", "sequence", ""):
+    for kind in ("text", "image", "sequence", "", "table"):
         assert answers(kind, 20)[0] == ("two_ended", {"passes": 128, "guide": "auto"})
         assert answers(kind, 196, 512)[0] == ("two_ended", {"passes": 512, "guide": "auto"})
         assert answers(kind, MOST_UNITS + 1) == answers(kind, 20, 6) == [(name, {}) for name in ONE_PASS]
-        assert answers(kind, 20, 24)[0] == ("attn_lrp", {"maskings": 7})
-        assert answers(kind, 20, ENOUGH - 1)[0] == ("attn_lrp", {"maskings": 8})
+        few = FEWEST_OF_ROWS if kind == "table" else FEWEST
+        assert answers(kind, 20, few)[0] == ("two_ended", {"passes": few, "guide": "auto"})
+        assert answers(kind, 20, few - 1)[0] == ("attn_lrp", {"maskings": min(8, (few - 2) // 3)})
         plain = [name for name, options in answers(kind, 20) if not options]
         assert plain == list(ONE_PASS), "where nothing can stand for a masked part"
-    assert answers("table", 13)[0] == ("two_ended", {"passes": 128})
-    assert [name for name, _ in answers("table", 13, 3)] == [ANYWHERE]
     assert answers("language", 20) == [("attn_lrp", {}), ("occlusion", {})]
     assert answers("language", 20, 128)[0] == ("two_ended", {"passes": 128, "guide": "auto"})
-    assert guides()[0] == "attn_lrp(maskings=8)" and guides(ENOUGH - 1) == ONE_PASS
+    assert guides()[0] == guides(128)[0] == "attn_lrp(maskings=8)" and guides(24)[0] == "attn_lrp(maskings=3)"
+    assert guides(8) == ONE_PASS
     assert answers("sound", 20) == [(ANYWHERE, {}), ("occlusion", {})] and answers("sound", 128) == [(ANYWHERE, {})]
     assert answers("prompt", 20) == [("occlusion", {})]
     assert answers("prompt", 500) == [("two_ended", {"passes": 128})]
@@ -73,8 +83,9 @@ def test_what_is_chosen_first_exists_and_takes_no_more(kind: str, units: int, pa
     [
         (SHORT, None, "two_ended", "attn_lrp(maskings=8)"),
         (SHORT, 3, "attn_lrp", None),
-        (SHORT, 24, "attn_lrp", None),
-        (SHORT, 48, "two_ended", "attn_lrp(maskings=8)"),
+        (SHORT, 12, "attn_lrp", None),
+        (SHORT, 24, "two_ended", "attn_lrp(maskings=3)"),
+        (SHORT, 48, "two_ended", "attn_lrp(maskings=6)"),
         (LONG, None, "two_ended", "attn_lrp(maskings=8)"),
         (LONG, 512, "two_ended", "attn_lrp(maskings=8)"),
     ],
@@ -162,7 +173,7 @@ def test_passes_are_for_methods_that_have_them(sentiment: wf.Explainer) -> None:
 
 
 def test_the_estimate_is_of_what_would_run(sentiment: wf.Explainer) -> None:
-    assert str(sentiment.estimate(SHORT)).startswith("two_ended: at most 37 forwards + 8 backwards")
+    assert str(sentiment.estimate(SHORT)).startswith("two_ended: at most 112 forwards + 8 backwards")
     assert sentiment.estimate(SHORT, passes=3).method == "attn_lrp"
     for text in (SHORT, LONG):
         told, found = sentiment.estimate(text), sentiment.explain(text)
@@ -170,7 +181,7 @@ def test_the_estimate_is_of_what_would_run(sentiment: wf.Explainer) -> None:
         assert told.forwards + 2 * told.backwards <= 128
     vit = CASES["vit"]
     told = wf.Explainer(vit.build("sdpa")).estimate(vit.inputs(), passes=20)
-    assert (told.forwards, told.backwards) == (7, 6)
+    assert told.method == "two_ended" and told.forwards + 2 * told.backwards <= 20
 
 
 # Where nothing is found

@@ -244,9 +244,9 @@ def two_ended(
             values_P = _guided(game, players, found, found.scores_BN[row, keep_N].numpy(), left, run.seed)
         elif fits or count <= (left - 1) // 2:
             values_P = _both_ends(game, np.eye(count, dtype=bool))
-            start_B[row] = game.scores(np.zeros((1, count), dtype=bool))[0]
         else:
             values_P = _coarse_to_fine(game, players, (left - 1) // 2)
+        start_B[row] = game.scores(np.zeros((1, count), dtype=bool))[0]
         scores[row, keep_N] = players.per_unit(values_P)
     used, remarks = Variants.used(run, replacement, replace is None)
     # From there the picture of a row goes to its own value. It is no ``base``: the scores need not add up.

@@ -264,7 +264,7 @@ def misplaced_in_streams(
         if before.shape != after.shape or (words and length != run.one.tensors[part.main].shape[1]):
             continue
         moved, expected = moved_at(before, after), {places[u]: u for u in touched}
-        not_own = moved - {places[u] for u in plain} if units is not None else set()
+        not_own = {place for place in moved if units is not None and place < min(places[u] for u in plain)}
         if not_own:
             return Misplaced(NOT_OWN.format(count=length, patches=len(plain), place=min(not_own)))
         if (place := _unheard(moved, expected)) is not None:
