@@ -19,6 +19,7 @@ from tests.references.differentiable import TARGET, tokens
 from tests.references.shap import MASK, Tree, first_tokens, owen, shap, value_of_tokens
 from tests.support import language
 from whyformer.engines.perturbation.players import Players, players_of
+from whyformer.loan.borrow import borrowed
 from whyformer.methods.input_gradients import alone
 from whyformer.methods.shap import CEILING, GUIDES, QUEUE, ROUND
 from whyformer.results.interop import shap_package
@@ -219,8 +220,10 @@ def test_what_units_do_alone_is_the_gradient_where_all_are_absent() -> None:
     table = model.get_input_embeddings().weight.detach()
     there, absent = table[ids], table[torch.where(special, ids, tokenizer.mask_token_id)].requires_grad_()
     (gradient,) = torch.autograd.grad(model(inputs_embeds=absent).logits[0, 1], absent)
-    session = Session(wf.Explainer(model, tokenizer), wf.Explainer(model, tokenizer).source(text), target=1)
-    close(alone(session.run([0]))[0].numpy(), ((there - absent) * gradient).sum(-1)[0].detach().numpy(), 1e-4)
+    explainer = wf.Explainer(model, tokenizer)
+    with borrowed(model):
+        scores = alone(Session(explainer, explainer.source(text), target=1).run([0]))[0].numpy()
+    close(scores, ((there - absent) * gradient).sum(-1)[0].detach().numpy(), 1e-4)
 
 
 def test_a_guide_of_both_ends_is_nearer_to_the_truth() -> None:

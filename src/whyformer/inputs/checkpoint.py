@@ -152,6 +152,7 @@ def _encoded_directly(tokenizer: Any, texts: Sequence[Any], options: Mapping[str
     changed = library.truncation or library.padding or library.encode_special_tokens or tokenizer.split_special_tokens
     if changed or hasattr(kind, "_switch_to_input_mode"):
         return None
+    require("transformers", why="a tokenizer of transformers")
     from transformers import BatchEncoding
 
     first, *second = texts

@@ -34,7 +34,8 @@ def has_waterfall(explanation: Explanation) -> bool:
 def remainder_words(explanation: Explanation) -> tuple[str, str]:
     """Return the name of what is left between the sum of the scores and the value, and a sentence about it."""
     # Both ends measure single columns and pairs exactly; what is left comes from three or more columns together.
-    return INTERACTIONS if VALUE in explanation.checks else MISSING
+    measured = VALUE in explanation.checks and explanation.options.get("guide") is None
+    return INTERACTIONS if measured else MISSING
 
 
 def baseline_words(explanation: Explanation) -> str:
