@@ -7,31 +7,18 @@ import inspect
 import sys
 from pathlib import Path
 
-# Asked for by name: they need data (python -m bench.heads_pruning --data FOLDER) or another device, write or take long.
+# Asked for by name: they need data or another device, write or take long.
 BY_NAME = {
     "attention_debate",
-    "compiled",
     "coverage",
     "device_agreement",
     "frontier",
-    "heads_by_layer",
-    "heads_pruning",
-    "hops",
-    "in_context",
     "job_soak",
-    "language",
     "known_truth",
     "mutations",
-    "needle",
-    "proxy",
-    "quantised",
-    "scale",
-    "serve",
-    "soak",
     "smollm2",
+    "soak",
     "strain",
-    "tabular_study",
-    "tuned_copy",
 }
 
 

@@ -30,8 +30,6 @@ from scipy.special import entr
 from scipy.stats import spearmanr
 
 import whyformer as wf
-from bench.known_truth.task import Array
-from bench.one_pass import one_pass, plain
 from tests.checks.test_retrained import Finder, Pooled, marked
 from tests.heads import patterned
 from tests.methods.test_copied_token import SHARP, induction_model
@@ -44,6 +42,7 @@ from whyformer.checks.retrained import EVEN, GUIDES, LSTM
 from whyformer.demo.pictures import picture, swatch
 from whyformer.engines.gradient.feature_maps import grid_artefact
 from whyformer.errors import NotOffered, WhyformerError
+from whyformer.shapes import Array
 from whyformer.views.marks import HeadColours
 
 mpl.use("Agg")
@@ -51,6 +50,12 @@ PAGE = Path(__file__).parents[1] / "docs" / "reports" / "coverage.md"
 TEXT = "I cannot wait for next time"
 TEXTS = ["I like the movie", "She hates the book", "This is so boring", TEXT, "You look extremely confused"]
 BRIEF: dict[str, Any] = {"epochs": 1, "guide_epochs": 1, "lambdas": (0.1,), "permutations": 5, "tested": 5}
+
+
+def plain(model: Any) -> Any:
+    """The model with attention written out, as transformers returns it."""
+    model.set_attn_implementation("eager")
+    return model
 
 
 def last_row(at: Things) -> torch.Tensor:
@@ -136,8 +141,9 @@ def maps(at: Things) -> tuple[list[Array], list[Array]]:
     """(H, N, N) attention of the text in every layer, and the gradient of the predicted logit at it."""
     if "maps" not in at:
         model, inputs = plain(wf.demo.load_sentiment()[0]), dict(at["tokenizer"](TEXT, return_tensors="pt"))
-        seen = one_pass(model, inputs, int(model(**inputs).logits[0].argmax()))
-        at["maps"] = tuple([m.double().numpy() for m in each] for each in (seen.attention, seen.attention_grad))
+        out = model(**inputs, output_attentions=True)
+        gradients = torch.autograd.grad(out.logits[0].max(), out.attentions)
+        at["maps"] = tuple([m[0].detach().double().numpy() for m in each] for each in (out.attentions, gradients))
     return at["maps"]  # type: ignore[no-any-return]
 
 

@@ -43,6 +43,15 @@ def llama(layers: int = 16, width: int = 2048, vocabulary: int = 128_256, longes
     return LlamaForCausalLM(config)
 
 
+def qwen3() -> nn.Module:
+    """Qwen3-8B by its configuration."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    shape = {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "head_dim": 128}
+    shape |= {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 151_936}
+    return Qwen3ForCausalLM(Qwen3Config(**shape, max_position_embeddings=40_960, attn_implementation="sdpa"))
+
+
 def bert(longest: int) -> nn.Module:
     from transformers import BertConfig, BertForSequenceClassification
 

@@ -20,14 +20,14 @@ import torch
 from torch import nn
 
 import whyformer as wf
-from bench import hops, long
+from bench import long
 from bench.engine import MODELS, backward_to_activations, forward
 from bench.small import finished
 from bench.timing import fastest, machine
 
 ROLLOUT = "attention_rollout"
 METHODS = (ROLLOUT, "generic_attention", "input_x_gradient", "attn_lrp", "cp_lrp")
-LANGUAGE: dict[str, Callable[[], nn.Module]] = {"Llama 1B": long.llama, "Qwen3-8B": lambda: hops.qwen3(tiny=False)}
+LANGUAGE: dict[str, Callable[[], nn.Module]] = {"Llama 1B": long.llama, "Qwen3-8B": long.qwen3}
 FORWARD, BOTH = "forward", "forward + backward"
 
 

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
 import http.server
 import json
+import os
 import random
 import resource
 import shutil
@@ -25,6 +27,8 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections import Counter, defaultdict
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
@@ -32,8 +36,6 @@ from pathlib import Path
 from typing import Any
 
 import whyformer as wf
-from bench.proxy import DOCUMENTS, QUESTION, WORDS, parted, started, whole
-from bench.serve import SERVER, Client, asked, resident_of
 from bench.timing import machine
 from tests.jobs.sentences import HOW, numbers, sentences
 from tests.support import folders, language
@@ -43,6 +45,60 @@ FLAT = 0.05  # of memory, around its median in the second third
 FLOOD, PAUSE = 300, 3.0  # silent connections, seconds between two floods
 LOST: Counter[str] = Counter()  # what must not happen
 SEEN: Counter[str] = Counter()  # what did
+SERVER = """
+import sys
+from whyformer import demo
+from whyformer.verbs import Explainer
+from whyformer.serve.app import Served
+from whyformer.serve.jobs import Jobs
+from whyformer.serve.models import Models, ServedModel
+from whyformer.serve.app import run
+from whyformer.serve.store import Store
+model = ServedModel("sentiment", "text", Explainer(*demo.load_sentiment()), demo.SENTENCES)
+run(Served(Models([model]), Store(sys.argv[1]), Jobs()), 0, lambda at: print(at, flush=True))
+"""
+QUESTION = "what is the capital of france ?"
+DOCUMENTS = ["the capital of france is paris . rome is big .", "a cat sat on the mat . the dog ran home ."]
+WORDS = "it is paris . the cat sat on the mat .".split()
+
+
+# A user of the server
+
+
+def asked(at: str, path: str, question: Any = None) -> tuple[int, Any]:
+    body = None if question is None else json.dumps(question).encode()
+    request = urllib.request.Request(at + path, body, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def served(at: str, until: float) -> None:
+    """A prediction, an explanation and the same again by its link, without a pause."""
+    turn = 0
+    while time.time() < until:
+        turn += 1
+        text = " ".join((WORDS + WORDS)[turn % len(WORDS) :][:6])
+        question = {"model": "sentiment", "input": {"text": text}, "wait": 60}
+        _timed(at, "/api/predict", question)
+        told = _timed(at, "/api/explain", question)
+        if told is not None:
+            _timed(at, f"/api/results/{told['id']}")
+
+
+def _timed(at: str, path: str, question: Any = None) -> Any:
+    try:
+        status, told = asked(at, path, question)
+    except OSError as error:
+        LOST[f"{path}: {error}"] += 1
+        return None
+    SEEN[path.split("/")[2]] += 1
+    if status != 200:
+        LOST[f"{path}: {status} {told.get('error')}"] += 1
+        return None
+    return told
 
 
 # Jobs, in a process of their own
@@ -85,6 +141,22 @@ def jobs(folder: Path, until: float) -> None:
 
 
 # The upstream of the proxy
+
+
+def whole(seed: int) -> bytes:
+    """The body of a completion, with spaces that another writer of JSON would not keep."""
+    text = " ".join([*WORDS, hashlib.blake2b(str(seed).encode(), digest_size=4).hexdigest(), "."])
+    return (
+        f'{{ "id": "c-{seed}",  "object": "chat.completion", "model":"tiny", "choices": [ {{"index": 0, "message": '
+        f'{{"role": "assistant", "content": "{text}"}}, "finish_reason": "stop"}}] }}\n'
+    ).encode()
+
+
+def parted(body: bytes) -> tuple[bytes, dict[str, Any]]:
+    """What arrived without the extra field, and the field."""
+    head, text = body.split(b',"whyformer":')
+    added, end = json.JSONDecoder().raw_decode(text.decode())
+    return head + text.decode()[end:].encode(), added
 
 
 class Junk(http.server.BaseHTTPRequestHandler):
@@ -150,7 +222,7 @@ def through_the_proxy(port: int, until: float) -> None:
             continue
         SEEN["completions"] += 1
         try:
-            LOST["altered completions"] += reply.status != 200 or parted(body, False)[0] != whole(seed)
+            LOST["altered completions"] += reply.status != 200 or parted(body)[0] != whole(seed)
         except ValueError:
             LOST["completions without a field"] += 1
 
@@ -175,11 +247,20 @@ def silent(port: int, until: float) -> None:
             each.close()
 
 
+def started(command: list[str]) -> tuple[subprocess.Popen[str], int]:
+    """A process that prints its address, and the port."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline().split()[0]
+    return process, int(line.rstrip("/").removesuffix("/v1").rsplit(":", 1)[1])
+
+
 def figures(process: int) -> dict[str, float]:
     """Memory in MB, open files and threads."""
     proc = Path(f"/proc/{process}")
     files, threads = len(list((proc / "fd").iterdir())), len(list((proc / "task").iterdir()))
-    return {"MB": resident_of(process), "files": files, "threads": threads}
+    pages = int((proc / "statm").read_text().split()[1])
+    return {"MB": pages * os.sysconf("SC_PAGE_SIZE") / 2**20, "files": files, "threads": threads}
 
 
 def watched(processes: dict[str, int], until: float) -> dict[str, list[dict[str, float]]]:
@@ -231,18 +312,17 @@ def main() -> None:
         until = time.time() + how.seconds
         again = [sys.executable, "-m", "bench.strain", "--jobs", str(folder), "--until", str(until)]
         worker = subprocess.Popen(again, stdout=subprocess.PIPE, text=True)
-        user = Client(f"http://127.0.0.1:{port}", 1, time.monotonic() + how.seconds)
         threads = [threading.Thread(target=silent, args=(port, until))]
+        threads += [threading.Thread(target=served, args=(f"http://127.0.0.1:{port}", until))]
         threads += [threading.Thread(target=through_the_proxy, args=(proxy_port, until))]
-        for thread in (user, *threads):
+        for thread in threads:
             thread.start()
         seen = watched({"server": server.pid, "proxy": proxy.pid, "jobs": worker.pid}, until - 1)
-        for thread in (user, *threads):
+        for thread in threads:
             thread.join()
         lost, happened = json.loads(worker.communicate(timeout=120)[0])
         LOST.update(lost)
-        SEEN.update(happened | {"explanations": len(user.seconds["explain"]), "links": len(user.seconds["open"])})
-        LOST.update(user.wrong)
+        SEEN.update(happened)
         listed = asked(f"http://127.0.0.1:{port}", "/api/models")[0]
         LOST["server at the end"] += listed != 200
         begun = time.time()

@@ -1,1 +1,1 @@
-"""Public benchmarks of explanations: XAI-Units, HateXplain in ERASER form, YELP-HAT, shapiq, RULER."""
+"""Public benchmarks of explanations: XAI-Units, HateXplain in ERASER form, games of shapiq."""

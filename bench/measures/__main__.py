@@ -1,13 +1,12 @@
 r"""Public benchmarks of explanations, by one command: whyformer's methods beside those of others.
 
     python -m bench.measures --data sets --model MINILM --out rows.jsonl    # all parts
-    python -m bench.measures --data sets --part needle --part yelp_hat --out rows.jsonl    # some of them
+    python -m bench.measures --data sets --part hatexplain --part shapiq_games --out rows.jsonl    # some of them
     python -m bench.measures --report docs/reports/public_measures.jsonl    # the tables of public_measures.md
 
 git clones sets into --data, unless they are there (sets.py names licences). MINILM is a folder with the encoder of
-all-MiniLM-L6-v2, which is fine-tuned on HateXplain first; yelp_hat explains the shipped classifier of sentences, or
-the one of --classifier. xai_units* need captum 0.7.0 and sympy, images of them torchvision and opencv-python-headless;
-shapiq_games needs shapiq 1.4.1; needle needs what bench.smollm2 and RULER's generator need (needles.py).
+all-MiniLM-L6-v2, which is fine-tuned on HateXplain first. xai_units* need captum 0.7.0 and sympy, shapiq_games needs
+shapiq 1.4.1.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from pathlib import Path
 
 import torch
 
-from bench.measures import games, image_unit, needles, posts, reviews, xai_units
+from bench.measures import games, posts, xai_units
 from bench.measures.report import Row, report
 
-PARTS = ("xai_units", "xai_units_trained", "xai_units_images", "hatexplain", "yelp_hat", "shapiq_games", "needle")
+PARTS = ("xai_units", "xai_units_trained", "hatexplain", "shapiq_games")
 
 
 def rows_of(part: str, given: argparse.Namespace) -> Iterator[Row]:
@@ -31,17 +30,11 @@ def rows_of(part: str, given: argparse.Namespace) -> Iterator[Row]:
         return xai_units.rows_of(given.data, given.inputs or 50, given.seeds)
     if part == "xai_units_trained":
         return xai_units.rows_of(given.data, given.inputs or 20, given.seeds, trained=True)
-    if part == "xai_units_images":
-        return image_unit.rows_of(given.data, given.inputs or 12, given.seeds)
     if part == "shapiq_games":
         return games.rows_of(given.inputs or 3, given.seeds)
-    if part == "needle":
-        return needles.rows_of(given.data, given.inputs or 3)
-    if part == "hatexplain":
-        if given.model is None:
-            raise SystemExit("hatexplain needs --model, a folder of an encoder in the format of transformers.")
-        return posts.rows_of(given.data, given.model, given.inputs or 100)
-    return reviews.rows_of(given.data, given.classifier, given.inputs or 100)
+    if given.model is None:
+        raise SystemExit("hatexplain needs --model, a folder of an encoder in the format of transformers.")
+    return posts.rows_of(given.data, given.model, given.inputs or 100)
 
 
 def main() -> None:
@@ -49,8 +42,7 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS, action="append", help="only this one; may be given several times")
     parser.add_argument("--data", type=Path, default=Path("sets"), help="where files of the sets are, or are written")
     parser.add_argument("--model", type=Path, help="an encoder, to fine-tune for hatexplain")
-    parser.add_argument("--classifier", type=Path, help="of sentiment, for yelp_hat; else the shipped one")
-    parser.add_argument("--inputs", type=int, help="rows of a unit, posts, reviews of a length, rows of a game")
+    parser.add_argument("--inputs", type=int, help="rows of a unit, posts, rows of a game")
     parser.add_argument("--seeds", type=int, default=5, help="of XAI-Units' data and of sampled Shapley values")
     parser.add_argument("--out", type=Path, help="lines are added to this file")
     parser.add_argument("--report", type=Path, nargs="+", default=[], help="print the tables of these files")

@@ -1,4 +1,4 @@
-"""Metrics of ERASER (DeYoung et al. 2020) as the code of HateXplain computes them, and the AUC of YELP-HAT.
+"""Metrics of ERASER (DeYoung et al. 2020) as the code of HateXplain computes them.
 
 They differ from ``token_f1`` and ``iou_f1`` of whyformer, which name as many features as people marked and join
 neighbours to spans: here the five highest tokens are named, and each of them is a span of its own.
@@ -46,9 +46,3 @@ def auprc(scores_P: Array, marked_P: Array) -> float:
     precision, recall = precision_recall(np.asarray(scores_P, float), marked_P)
     precision, recall = np.concatenate([[1.0], precision]), np.concatenate([[0.0], recall])
     return float((np.diff(recall) * (precision[1:] + precision[:-1]) / 2).sum())
-
-
-def auc(scores_P: Array, marked_P: Array) -> float:
-    """Chance that a marked word has a higher score than another one; ties count half."""
-    marked, other = np.asarray(scores_P)[marked_P], np.asarray(scores_P)[~marked_P]
-    return float((np.sign(marked[:, None] - other) + 1).mean() / 2)

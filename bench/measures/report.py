@@ -9,7 +9,6 @@ import numpy as np
 
 from bench.measures.eraser import iou_f1
 from bench.measures.games import PAIR
-from bench.needle_report import limits
 from whyformer.evidence import interval
 from whyformer.shapes import Array
 
@@ -21,8 +20,7 @@ PUBLISHED = {
 }
 NAMES = {"WeightedFeatures": "weighted", "InteractingFeature": "interacting", "UncertaintyAware": "uncertain",
          "ShatteredGradients": "shattered", "PertinentNegatives": "negatives", "BooleanAnd": "AND",
-         "BooleanOr": "OR", "Conflicting": "conflicting", "BalancedImage": "balanced images",
-         "ImbalancedImage": "imbalanced images"}  # fmt: skip
+         "BooleanOr": "OR", "Conflicting": "conflicting"}  # fmt: skip
 
 
 def table(head: list[str], lines: list[list[str]]) -> str:
@@ -40,10 +38,10 @@ def bounded(values: Any, after: Callable[[Array], Array] | None = None) -> str:
 
 
 def units_table(rows: list[Row]) -> str:
-    """Mean and standard deviation over seeds of each unit's metric, for models by hand, trained, and of images."""
+    """Mean and standard deviation over seeds of each unit's metric, for models by hand and trained."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault("images" if "accuracy" in row else row.get("model", "method"), []).append(row)
+        groups.setdefault(row.get("model", "method"), []).append(row)
     return "\n\n".join(unit_group(head, some) for head, some in groups.items())
 
 
@@ -51,12 +49,10 @@ def unit_group(head: str, rows: list[Row]) -> str:
     """One table: a row per method, a column per unit."""
     units = list(dict.fromkeys(row["unit"] for row in rows))
     values = {(row["by"], row["method"], row["unit"]): row["values"] for row in rows}
-    values |= {("", "accuracy", row["unit"]): row["accuracy"] for row in rows if "accuracy" in row}
     lines = []
     for by, method in dict.fromkeys(key[:2] for key in values):
         found = [values[by, method, unit] for unit in units]
-        label = f"{by}: {method}" if by else method
-        lines.append([label, *(f"{np.mean(one):.3f}±{np.std(one, ddof=1):.3f}" for one in found)])
+        lines.append([f"{by}: {method}", *(f"{np.mean(one):.3f}±{np.std(one, ddof=1):.3f}" for one in found)])
     return table([head, *(NAMES[unit] for unit in units)], lines)
 
 
@@ -82,18 +78,6 @@ def posts_table(rows: list[Row]) -> str:
     return "\n\n".join([table(head, lines), *right, *pairs])
 
 
-def reviews_table(rows: list[Row]) -> str:
-    """AUC against marked words, by length and method."""
-    lines = []
-    for row in rows:
-        if "values" in row:
-            cells = [
-                bounded(row["values"][key]) if key in row["values"] else "" for key in ("person", "consensus", "union")
-            ]
-            lines.append([str(row["words"]), str(len(row["values"]["person"])), row["method"], *cells])
-    return table(["words", "reviews", "method", "AUC, one person", "AUC, consensus", "AUC, union"], lines)
-
-
 def games_table(rows: list[Row]) -> str:
     """Relative errors against exact values, by estimator and game: a table per budget, and one of pairs."""
     games = list(dict.fromkeys(row["game"] for row in rows))
@@ -111,45 +95,12 @@ def games_table(rows: list[Row]) -> str:
     return "\n\n".join(shown)
 
 
-def first(rows: list[Row], name: str) -> str:
-    """In how many explanations the source ranks first."""
-    known = [row["ranks"][name] == 1 for row in rows if name in row["ranks"]]
-    return f"{sum(known)}/{len(known)}" if known else ""
-
-
-def needle_table(rows: list[Row]) -> str:
-    """How often the sentence of the written value ranks first, by task; below, all answers and the wrong ones."""
-    names = list(dict.fromkeys(name for row in rows for name in row.get("ranks", ())))
-    right = [row for row in rows if row.get("right")]
-    wrong = [row for row in rows if row.get("right") is False]
-    tasks = list(dict.fromkeys((row["task"], row["length"]) for row in rows))
-    lines = []
-    for task, length in sorted(tasks):
-        asked = [row for row in rows if (row["task"], row["length"]) == (task, length)]
-        some = [row for row in asked if row.get("right")]
-        score = f"{np.mean([row['score'] for row in asked]):.2f}"
-        lines.append([f"{task}, {length:,}", str(len(asked)), score, *(first(some, name) for name in names)])
-    for label, some in (("all, right", right), ("all, number of another key", wrong)):
-        lines.append([label, str(len(some)), "", *(first(some, name) for name in names)] if some else [])
-    lines = [line for line in lines if line]
-    bounds = ["95 %", "", ""]
-    for name in names:
-        known = [row["ranks"][name] == 1 for row in right if name in row["ranks"]]
-        low, high = limits(sum(known), len(known)) if known else (0.0, 1.0)
-        bounds.append(f"{low:.2f}–{high:.2f}")
-    chance = np.mean([1 / row["sentences"] for row in right]) if right else float("nan")
-    head = ["task, tokens", "prompts", "RULER's score", *names]
-    return table(head, [*lines, bounds]) + f"\n\nchance {chance:.3f}, on average"
-
-
 def report(rows: list[Row]) -> str:
     """Return the tables of all parts that have rows."""
     tables = {
         "xai_units": units_table,
         "hatexplain": posts_table,
-        "yelp_hat": reviews_table,
         "shapiq_games": games_table,
-        "needle": needle_table,
     }
     found = {part: [row for row in rows if row["part"] == part] for part in tables}
     return "\n\n".join(tables[part](some) for part, some in found.items() if some)

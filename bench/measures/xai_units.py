@@ -1,8 +1,8 @@
 """XAI-Units (Lee et al. 2025, arXiv:2506.01059): tables whose models were written by hand, with known attributions.
 
 Units, models, metrics and the loop over them are those of the package ``xaiunits``; its captum methods run here as
-well. Trained models are the authors' MLPs (demo/examples/tabular.py), with a learning rate of 1e-3 instead of 1e-5. For
-images see image_unit.py. The unit of texts needs a model and prompts of the Hugging Face hub: not run.
+well. Trained models are the authors' MLPs (demo/examples/tabular.py), with a learning rate of 1e-3 instead of 1e-5. The
+units of images and texts are not run.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ LEFT_OUT = ("xaiunits.datagenerator.image_generation", "xaiunits.datagenerator.t
 LINEAR = "Lime (linear)"  # the package also runs LIME with least squares instead of the lasso
 
 
-def package(folder: Path, left_out: tuple[str, ...] = LEFT_OUT) -> Any:
+def package(folder: Path) -> Any:
     """Import xaiunits, installed or from a clone, without its units of images and texts."""
     source = cloned(folder, "xaiunits_public", "src") / "src"
     if str(source) not in sys.path:
         sys.path.insert(0, str(source))
-    for name in left_out:
+    for name in LEFT_OUT:
         sys.modules.setdefault(name, MagicMock())
     try:
         return import_module("xaiunits.datagenerator"), import_module("xaiunits.pipeline")

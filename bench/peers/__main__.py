@@ -4,7 +4,6 @@
     python -m bench.peers --peer captum zennit        # only these; others keep their rows
     python -m bench.peers --page                      # print the page anew from the data
     python -m bench.peers --here --device cuda --data gpu.json    # peers of this Python, no environments
-    $(python -m bench.peers --python at2) -m bench.citations …    # the Python of an environment
 
 A peer whose row is there for the same versions is not asked again (``--again`` asks it). A peer that fails is a row
 with its error. ``--folder``: SmolLM2, written by ``python -m bench.smollm2 FOLDER``.
@@ -95,11 +94,7 @@ def main() -> None:
     parser.add_argument("--part", default="all", choices=["all", "questions", "attempts"])
     parser.add_argument("--again", action="store_true", help="also peers whose row is there")
     parser.add_argument("--page", action="store_true", help="only write the page")
-    parser.add_argument("--python", choices=list(PEERS), metavar="NAME", help="print the Python of an environment")
     given = parser.parse_args()
-    if given.python:
-        print(made(PEERS[given.python], given.environments))
-        return
     data: Row = json.loads(given.data.read_text(encoding="utf-8")) if given.data.exists() else {"peers": {}}
     names = given.peer or (here() if given.here else list(PEERS))
     for number, name in enumerate(() if given.page else names, 1):

@@ -42,7 +42,7 @@ PEERS: dict[str, Peer] = {
         Peer("interpreto", ("interpreto==0.5.2",), "interpreto"),
         Peer("flashtrace", ("flashtrace==0.1.1",), "flashtrace"),
         Peer("context-cite", ("context-cite==0.0.4",), "context_cite"),
-        Peer("at2", ("at2==0.0.1", "context-cite==0.0.4"), "at2"),  # bench.citations --packages runs both
+        Peer("at2", ("at2==0.0.1", "context-cite==0.0.4"), "at2"),
         Peer("bertviz", ("bertviz==1.4.1",), "bertviz"),
         Peer("quantus", ("quantus==0.6.0",), "quantus"),
         Peer("pytorch-grad-cam", ("grad-cam==1.5.7", VISION), "pytorch_grad_cam"),

@@ -57,10 +57,15 @@ def sentence() -> tuple[Any, ...]:
 
 
 def larger_sentence() -> tuple[Any, ...]:
-    from bench.shap_text import sized_model
+    """BERT of the size of MiniLM with the shipped tokenizer."""
+    from transformers import BertConfig, BertForSequenceClassification
 
     tokenizer = sentence()[1]
-    return sized_model(tokenizer), tokenizer, SENTENCE
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer), num_hidden_layers=6, hidden_size=384, num_attention_heads=12, intermediate_size=1536
+    )
+    return BertForSequenceClassification(config).eval(), tokenizer, SENTENCE
 
 
 def picture() -> tuple[Any, ...]:

@@ -16,8 +16,8 @@ hesitated about would outweigh facts it copied. Of methods with a sign, only tok
 part: with others, shares of a sum near zero would be arbitrarily large.
 
 A further hop begins again with the scores of the answer, and v = r + e / Σ_j e_j, with e of the hop before: tokens of
-the span that produced others get more weight. The last hop is the result. EVEN was chosen on seeds of bench/hops.py
-other than those that it reports.
+the span that produced others get more weight. The last hop is the result. EVEN was chosen by bench/hops.py (commit
+9ab9d411), on other seeds than those that it reports.
 
 FlashTrace (Pan et al. 2026, arXiv:2602.01914) also explains a span in one pass, for one attention-based method.
 """

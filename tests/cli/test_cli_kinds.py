@@ -275,7 +275,7 @@ def load():
 
 def learns_in_context():
     import whyformer as wf
-    from bench.in_context_model import InContext
+    from tests.tables.in_context_model import InContext
     from tests.models.case import seeded
 
     model = seeded(lambda: InContext(width=8, layers=1, heads=2)).eval()

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import ast
-import gzip
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import transformers
 from PIL import Image, PngImagePlugin
 
 import whyformer
 import whyformer as wf
-from bench import in_context, model_classes, model_kinds, tabular_data, tabular_study, tiny_models
-from bench.citations.report import report as citation_report
+from bench import model_classes, model_kinds, tiny_models
 from bench.measures.report import report as measures_report
-from bench.needle import noted
-from bench.needle_report import report
-from bench.ranks import STUDENT, interval, spearman
 from docs import build, method_pictures, notebook, start_pictures
 from tests.models.kinds import KINDS
 from whyformer.language.citations import LEAST_SHARE
@@ -58,41 +53,21 @@ def rows_of(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("|") and not line.startswith(("|---", "| ---"))]
 
 
-def test_needles(capsys: pytest.CaptureFixture[str]) -> None:
-    report(noted(REPORTS / "needle.jsonl"))
-    page, printed = text_of(REPORTS / "needle.md"), capsys.readouterr().out
-    assert printed.count("\n\n") == 3 and printed.splitlines()[0] in page
-    assert len(rows_of(page)) > 12 and set(rows_of(page)) <= set(rows_of(printed))  # a selection of the rows
-
-
-def test_citations(capsys: pytest.CaptureFixture[str]) -> None:
-    citation_report(noted(REPORTS / "citations.jsonl"))
-    page, printed = text_of(REPORTS / "citations.md"), capsys.readouterr().out
-    measured = page.split("## Method")[0]  # behind it is a table of the sets
-    assert len(rows_of(measured)) > 30 and set(rows_of(measured)) <= set(rows_of(printed))
-    fitted = re.search(r"other half: ([\d.]+), ([\d.]+)", printed)
-    assert fitted is not None and {float(share) for share in fitted.groups()} == {LEAST_SHARE}
+ONCE = ("|images|", "|words|", "|task, tokens|")  # tables of parts that were measured once
 
 
 def test_public_measures() -> None:
     """The page shows a selection of the rows that the command prints."""
-    page, printed = text_of(REPORTS / "public_measures.md"), measures_report(noted(REPORTS / "public_measures.jsonl"))
-    assert len(rows_of(page)) > 18 and set(rows_of(page)) <= set(rows_of(printed))
+    rows = [json.loads(line) for line in text_of(REPORTS / "public_measures.jsonl").splitlines()]
+    page, printed = text_of(REPORTS / "public_measures.md"), measures_report(rows)
+    tables = [rows_of(part) for part in page.split("\n\n")]
+    measured = [table for table in tables if table and not table[0].startswith(ONCE)]
+    assert sum(map(len, measured)) > 18 and {row for table in measured for row in table} <= set(rows_of(printed))
 
 
-def test_models_that_learn_in_context() -> None:
-    """The page shows a selection of the rows that the command prints."""
-    page = rows_of(text_of(REPORTS / "in_context.md"))
-    printed = in_context.tables(json.loads(text_of(REPORTS / "in_context.json")))
-    assert len(page) > 8 and set(page) <= set(rows_of(printed))
-
-
-def test_tabular_transformers() -> None:
-    """The page shows a selection of the rows that the command prints."""
-    page = text_of(REPORTS / "tabular_study.md")
-    printed = tabular_study.tables(json.loads(text_of(REPORTS / "tabular_study.json")))
-    assert len(rows_of(page)) > 15 and set(rows_of(page)) <= set(rows_of(printed))
-    assert printed.splitlines()[-1] in page  # published figures
+def test_the_share_of_a_citation_is_that_of_its_report() -> None:
+    fitted = re.search(r"The share fitted on either half of the cases is ([\d.]+);", text_of(REPORTS / "citations.md"))
+    assert fitted is not None and float(fitted.group(1)) == LEAST_SHARE
 
 
 # The guide to several streams
@@ -161,48 +136,6 @@ def test_every_class_of_the_auto_mappings_has_a_row_and_none_fails() -> None:
     every = len(rows) - verdicts["no attention"]
     assert verdicts["not built"] <= 0.13 * every and verdicts["works"] + verdicts["partly"] >= 0.5 * every
     assert all(cell.count(":") for row in rows.values() for cell in row[3:] if cell.startswith("refused"))
-
-
-# The study of tables
-
-
-def test_every_table_has_shap() -> None:
-    judged = [r["readings"] for r in json.loads(text_of(REPORTS / "tabular_study.json")) if "readings" in r]
-    assert len(judged) >= 39 and all(set(r["SHAP"]) == set(tabular_study.AGAINST) for r in judged)
-
-
-@pytest.fixture
-def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    rows = [f"{i},{i % 7},{'ab'[i % 2]},{'xyz'[i % 3]},{3 * (i % 7) + i % 2}" for i in range(80)]
-    (tmp_path / "t.csv.gz").write_bytes(gzip.compress("\n".join(["first,second,letter,other,price", *rows]).encode()))
-    monkeypatch.setitem(tabular_data.FILES, "california", ("t.csv.gz", "price"))
-    monkeypatch.setitem(tabular_data.NUMBERS, "california", ("first", "second"))
-    return tmp_path
-
-
-def test_all_readings_run_with_shap_among_them(small_table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "shap", None)  # its values are whyformer's own
-    options = tabular_study.parsed(
-        ["--data", small_table, "--explained", 3, "--shuffled", 8, "--evaluations", 16, "--device", "cpu", "--steps", 2]
-    )
-    result = tabular_study.study("california", "FT-Transformer", 0, options)
-    assert set(result["readings"]) == {*tabular_study.READINGS, "SHAP", "random", "integrated gradients"}
-    assert set(result["readings"]["SHAP"]) == set(tabular_study.AGAINST)
-
-
-def test_rank_correlation_and_intervals() -> None:
-    from scipy import stats
-
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(size=(4, 9)), rng.integers(0, 4, size=(4, 9)).astype(float)
-    expected = [stats.spearmanr(x, y).statistic for x, y in zip(a, b, strict=True)]
-    np.testing.assert_allclose(spearman(a, b), expected, atol=1e-12)
-    assert np.isnan(spearman(np.ones((1, 5)), rng.normal(size=(1, 5)))).all()
-    values = [0.2, 0.4, 0.5, 0.1]
-    low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
-    mean, half = interval(values)
-    assert (mean - half, mean + half) == pytest.approx((low, high), abs=1e-5)
-    np.testing.assert_allclose(STUDENT, stats.t.ppf(0.975, np.arange(1, 31)), atol=1e-4)
 
 
 # Stored pictures and outputs that are missing, stale or too large are named; those in the repository are not.
@@ -331,12 +264,28 @@ def test_files_that_are_named_are_there(page: Path) -> None:
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def test_programs_that_are_named_are_there() -> None:
-    named = set(re.findall(r"\b(?:bench|docs|training)\.[a-z_][a-z0-9_]+", "\n".join(map(text_of, PAGES))))
-    paths = {name: ROOT / name.replace(".", "/") for name in named - {"docs.rs", "docs.python", "docs.pytorch"}}
-    assert [name for name, path in paths.items() if not (path.is_dir() or path.with_suffix(".py").is_file())] == [
-        "training.csv"  # a table
-    ]
+PROGRAM = re.compile(r"\b(?:(?:bench|docs|training)\.|bench/)[a-z_][a-z0-9_]+")
+NO_PROGRAMS = {"docs.rs", "docs.python", "docs.pytorch", "training.csv"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_programs_that_are_named_are_there_or_were_at_the_named_commit(page: Path) -> None:
+    """The command of a study that was done once names the last commit that had its program."""
+    shallow = git("rev-parse", "--is-shallow-repository") != "false"
+    for part in re.split(r"\n\s*\n", text_of(page)):
+        commits = re.findall(r"commit ([0-9a-f]{8})\b", part)
+        for name in set(PROGRAM.findall(part)) - NO_PROGRAMS:
+            path = re.split(r"[./]", name)
+            here = ROOT.joinpath(*path)
+            if here.is_dir() or here.with_suffix(".py").is_file():
+                continue
+            assert commits, f"{name} is not there: name the commit that had it last"
+            ways = ["/".join(path), f"{'/'.join(path)}.py"]
+            assert shallow or any(git("cat-file", "-t", f"{c}:{way}") for c in commits for way in ways), name
+
+
+def git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def beside(part: str) -> list[Path]:

@@ -42,7 +42,7 @@ READ = ("transformer_attribution", "value_norms", "decompx")  # the weights
 METHODS = {"nf4": (*SIX, *READ, "cp_lrp", "alti", "value_zeroing"), "int8": (*SIX, *READ)}
 METHODS |= {"torchao int8": READ} if find_spec("torchao") else {}
 # Where it is installed, transformers imports it in every process, and it writes to stderr: not part of our environment.
-with_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao; bench.quantised runs these")
+with_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao")
 
 
 @pytest.mark.parametrize("kind", METHODS)

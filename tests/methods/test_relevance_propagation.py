@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers as hf
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 import whyformer as wf
 from tests.methods.properties import TARGET, close, explained, half_precision_is_finite, model_of
@@ -463,3 +464,32 @@ def test_a_model_that_leaves_its_plan_is_followed_again(method: str, monkeypatch
     assert followed == [False]
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-6)
     assert found.cost.forwards == expected.cost.forwards == 1
+
+
+class LibraGrad(TorchFunctionMode):
+    """Mehri et al. 2024 in their own terms: paths that are not affine are pruned from the backward pass."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.__name__ == "softmax":
+            return out.detach()  # self-attention: values alone
+        if func.__name__ == "gelu":
+            return args[0] * torch.special.ndtr(args[0]).detach()  # x · Φ(x): the gate is pruned
+        if func.__name__ == "layer_norm":
+            x = args[0]
+            deviation = (x.var(-1, correction=0, keepdim=True) + kwargs["eps"]).sqrt().detach()
+            return (x - x.mean(-1, keepdim=True)) / deviation * kwargs["weight"] + kwargs["bias"]
+        return out
+
+
+def test_input_times_libra_gradient_is_cp_lrp() -> None:
+    case = CASES["vit"]
+    model, inputs = case.build("eager"), case.inputs()
+    pixels = inputs["pixel_values"].clone().requires_grad_()
+    with LibraGrad():
+        score = model(pixel_values=pixels).logits[:, 1].sum()
+    terms = (pixels * torch.autograd.grad(score, pixels)[0]).detach()
+    explained = wf.explain(model, inputs, method="cp_lrp", scalar="logit", target=1)
+    for one, expected in zip(explained, terms, strict=True):
+        assert one.detail is not None
+        np.testing.assert_allclose(one.detail, expected.numpy(), atol=1e-5 * float(expected.abs().max()))

@@ -1,6 +1,6 @@
 """A model that learns in context, written again one attention at a time: weights of training rows, relevance of cells.
 
-Reads the weights of ``bench.in_context_model.InContext`` by their names, in float64, for one table and one asked row.
+Reads the weights of tests/tables/in_context_model.py by their names, in float64, for one table and one asked row.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import whyformer as wf
-from bench.saint import SAINT, Mixer
 from tests.models.case import seeded, softmax_outputs
 from tests.models.text_image_table import few_rounds
 from tests.support.sharing import Shared
+from tests.tables.saint import SAINT, Mixer
 
 NUMBERS = ("age", "hours", "gain")
 CATEGORIES = {"work": ("private", "state", "self"), "sex": ("f", "m")}

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import whyformer as wf
-from bench.in_context_model import Attention, InContext
 from tests.models.case import randn, seeded
 from tests.references.in_context import Plain, cells_by_whole_matrices, weight_slopes
+from tests.tables.in_context_model import Attention, InContext
 from whyformer.errors import BadInput, NothingCaptured, NotOffered, NotOverUnits, UnknownName
 from whyformer.tables import ContextExplanation, explain_in_context
 

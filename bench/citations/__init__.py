@@ -1,1 +1,0 @@
-"""Citations against known sources: precision, recall and F1 by method, beside ContextCite and AT2."""
