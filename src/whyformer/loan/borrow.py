@@ -388,7 +388,9 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PL
             for owner, name, value in changes:
                 setattr(owner, name, value)
             lent = None if lent is None else traits_of(modules)  # as it is for this loan
-            with contextlib.ExitStack() as stack, torch.inference_mode(False):
+            with contextlib.ExitStack() as stack:
+                if torch.is_inference_mode_enabled():
+                    stack.enter_context(torch.inference_mode(False))
                 if look.wraps or look.compiled:
                     # compiled parts would run without the function mode being asked
                     stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -430,7 +432,8 @@ def _hand_back(handed: Handed) -> None:
                 parameter.requires_grad = requires_grad
         if handed in _OUT:
             _OUT.remove(handed)
-        release(handed.turns)
+        while handed.turns:
+            handed.turns.pop().lock.release()
         handed.back = True
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from whyformer.loan.fingerprint import (
     HOOKED,
@@ -109,7 +110,7 @@ class Look:
         self.variables = {label: variable for (_, label), variable in traits.variables.items()}
         attributes = list(map(DICT, modules))
         owners, self.sizes = self._owners(attributes, configs)
-        self.hooks = _hooks(attributes)
+        self.registered, self.hooks = RemovableHandle.next_id, _hooks(attributes)
         # Whether each weight is one whose writes torch counts, at an address of its own.
         self.counted = not any(p.__class__ is not nn.Parameter or p.is_meta or p.is_inference() for p in parameters)
         self.compiled = any(module._compiled_call_impl is not None for module in modules)
@@ -161,8 +162,13 @@ class Look:
         if self.unsure or any(ref() is None for ref in self.alive):
             return False
         owners, sizes = self._owners(attributes, configs)
-        if sizes != self.sizes or _hooks(attributes) != self.hooks:
+        if sizes != self.sizes:
             return False
+        if self.hooks or self.registered != RemovableHandle.next_id:  # else none was registered on any module
+            registered = RemovableHandle.next_id
+            if _hooks(attributes) != self.hooks:
+                return False
+            self.registered = registered
         if any(getattr(kind, "forward", None) is not forward for kind, forward in self.forwards):
             return False
         if any(told_of_forward(kind)[0] != told for kind, told in self.code):

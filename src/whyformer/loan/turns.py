@@ -6,13 +6,13 @@ wrappers of one backbone take turns.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import signal
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, MutableMapping
+from _signal import SIGINT, getsignal  # type: ignore[import-not-found]  # those of signal make enums of the answers
+from _signal import signal as set_signal
+from collections.abc import Iterable, MutableMapping
 from functools import cached_property
 from typing import Any
 
@@ -27,21 +27,24 @@ POLL = 0.2  # seconds
 PATIENCE = 20.0  # seconds for which a holder has to stand still before it is taken to wait for the one who asks
 
 
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
+class uninterrupted:  # noqa: N801 (used like a function)
     """Inside ``with``: delay Ctrl-C until the block is done. Other threads never receive it."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-    noted: list[tuple[int, Any]] = []
-    try:
-        signal.signal(signal.SIGINT, lambda number, frame: noted.append((number, frame)))
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if noted:
-            before(*noted[-1])
+
+    __slots__ = ("before", "noted")
+
+    def __enter__(self) -> None:
+        self.before: Any = None
+        self.noted: list[tuple[int, Any]] = []
+        before = getsignal(SIGINT)
+        if callable(before) and threading.current_thread() is threading.main_thread():
+            self.before = before
+            set_signal(SIGINT, lambda *said: self.noted.append(said))
+
+    def __exit__(self, *exc: object) -> None:
+        if self.before is not None:
+            set_signal(SIGINT, self.before)
+            if self.noted:
+                self.before(*self.noted[-1])
 
 
 class SharedLock:
