@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import whyformer as wf
-from bench.timing import fastest, growth, machine, peak_megabytes
+from bench.timing import fastest, finished, growth, machine, peak_megabytes
 
 TOKENS = 128
 
@@ -100,17 +100,7 @@ def contenders(name: str, batch: int, device: str = "cpu") -> dict[str, Callable
         "generic_attention": lambda: explainer.explain(x, method="generic_attention", target=0),
         "usual recipe": lambda: usual_recipe(eager, x),
     }
-    return roads if device == "cpu" else {name: _finished(road) for name, road in roads.items()}
-
-
-def _finished(road: Callable[[], object]) -> Callable[[], object]:
-    """On a GPU: until it has done what it was told to."""
-
-    def run() -> None:
-        road()
-        torch.cuda.synchronize()
-
-    return run
+    return {name: finished(road, device) for name, road in roads.items()}
 
 
 def peaks(name: str, batch: int, roads: dict[str, Callable[[], object]], device: str) -> list[float]:

@@ -22,8 +22,7 @@ from torch import nn
 import whyformer as wf
 from bench import long
 from bench.engine import MODELS, backward_to_activations, forward
-from bench.small import finished
-from bench.timing import fastest, machine
+from bench.timing import fastest, finished, machine
 
 ROLLOUT = "attention_rollout"
 METHODS = (ROLLOUT, "generic_attention", "input_x_gradient", "attn_lrp", "cp_lrp")

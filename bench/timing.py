@@ -6,13 +6,13 @@ import ctypes
 import gc
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -52,24 +52,20 @@ def rounds_of(
     return times
 
 
+def finished(road: Callable[[], Any], device: str) -> Callable[[], Any]:
+    """On a GPU: until it has done what was asked of it."""
+
+    def run() -> Any:
+        out = road()
+        torch.cuda.synchronize()
+        return out
+
+    return road if device == "cpu" else run
+
+
 def fastest(contenders: Contenders, rounds: int, before: int = 0) -> dict[str, float]:
     """The fastest round of each: what else the machine does can only add to it."""
     return {name: min(values) for name, values in rounds_of(contenders, rounds, before=before).items()}
-
-
-def ratios(
-    contenders: Contenders, rounds: int = 7, clock: Callable[[], float] = time.perf_counter
-) -> dict[tuple[str, str], float]:
-    """Median over rounds of the ratio of each pair, which is steadier than the ratio of medians under load.
-
-    clock: ``time.process_time`` counts this process alone, which is fairer on a busy machine with one thread.
-    """
-    times = rounds_of(contenders, rounds, clock)
-    return {
-        (a, b): statistics.median(x / y for x, y in zip(times[a], times[b], strict=True))
-        for a in contenders
-        for b in contenders
-    } | {(a, ""): statistics.median(values) for a, values in times.items()}
 
 
 def peak_megabytes(module: str, *arguments: str) -> float:

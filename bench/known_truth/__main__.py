@@ -3,14 +3,12 @@
     python -m bench.known_truth [--photos FOLDER_OR_TAR] [--models 3] [--inputs 100] [--cache known_truth]
                                 [--processes 2] [--device cuda] [--out known_truth.json] [--quick]
 
-Five tasks for models of two layers: trigger words with negation (BERT), sums of columns with unused ones
-(FT-Transformer), planted patches and two objects of two classes (ViT, on textured noise or on photos), copying (Llama).
-Six for models of six layers: words and columns again, evidence that is there three times and evidence in many small
-parts (BERT), stamps across patches (ViT), facts said once or twice (Llama). Tiny models are trained on them and
-shown to use the cause: changing it flips the output, changing distractors does not. Then every method explains
-held-out inputs, and is judged by where its scores lie. Prints tables with 95 % limits over inputs, writes everything
-as JSON. With --cache, trained models are kept and a second run only explains; with --resume, it also goes on where
-the first was interrupted.
+Two tasks for models of two layers: trigger words with negation (BERT), sums of columns with unused ones
+(FT-Transformer). Four for models of six layers: words and columns again, stamps across patches (ViT, on textured noise
+or on photos), facts said once or twice (Llama). Tiny models are trained on them and shown to use the cause: changing
+it flips the output, changing distractors does not. Then every method explains held-out inputs, and is judged by where
+its scores lie. Prints tables with 95 % limits over inputs, writes everything as JSON. With --cache, trained models are
+kept and a second run only explains; with --resume, it also goes on where the first was interrupted.
 
 Needs torch, numpy, scipy, transformers, tokenizers, rtdl_revisiting_models, shap; Pillow for photos.
 """

@@ -1,4 +1,4 @@
-"""What marks and objects are planted on: textured noise, or photos from a folder or tar file."""
+"""What stamps are planted on: textured noise, or photos from a folder or tar file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import numpy as np
 
 from bench.known_truth.task import Array
 
-SIDE, PATCH = 48, 8
-GRID = SIDE // PATCH
-ROOM = 64  # backgrounds are larger than a picture, and cut out of at random
+SIDE, PATCH = 64, 8
 NOISES = 768
 PHOTOS = 1500
 HELD_OUT = 0.25  # share of the backgrounds that training never sees
@@ -21,16 +19,16 @@ HELD_OUT = 0.25  # share of the backgrounds that training never sees
 
 @cache
 def backgrounds(photos: str | None) -> Array:
-    """(K, ROOM, ROOM, 3) float32 in 0…1."""
+    """(K, SIDE, SIDE, 3) float32 in 0…1."""
     return noises() if photos is None else photos_in(Path(photos))
 
 
 def noises() -> Array:
     """Coloured noise of several grains, each picture with a mixture and a tint of its own."""
     rng = np.random.default_rng(0)
-    result = np.zeros((NOISES, ROOM, ROOM, 3), np.float32)
+    result = np.zeros((NOISES, SIDE, SIDE, 3), np.float32)
     for grain in (1, 2, 4, 8, 16):
-        small = rng.standard_normal((NOISES, ROOM // grain, ROOM // grain, 3))
+        small = rng.standard_normal((NOISES, SIDE // grain, SIDE // grain, 3))
         strength = rng.random((NOISES, 1, 1, 1))
         result += strength * small.repeat(grain, 1).repeat(grain, 2)
     result += rng.standard_normal((NOISES, 1, 1, 3))
@@ -42,7 +40,7 @@ def photos_in(path: Path) -> Array:
 
     def small(data: bytes) -> Array:
         with Image.open(io.BytesIO(data)) as photo:
-            return np.asarray(photo.convert("RGB").resize((ROOM, ROOM)), np.float32) / 255
+            return np.asarray(photo.convert("RGB").resize((SIDE, SIDE)), np.float32) / 255
 
     endings = (".jpg", ".jpeg", ".png")
     if path.is_dir():
@@ -62,13 +60,12 @@ def _spread(count: int) -> Array:
     return np.random.default_rng(0).permutation(np.linspace(0, count - 1, min(count, PHOTOS)).astype(int))
 
 
-def cut(rng: np.random.Generator, photos: str | None, count: int, held_out: bool, side: int = SIDE) -> Array:
-    """(I, side, side, 3) pieces of backgrounds, half of them mirrored."""
+def cut(rng: np.random.Generator, photos: str | None, count: int, held_out: bool) -> Array:
+    """(I, SIDE, SIDE, 3) backgrounds, half of them mirrored."""
     known = backgrounds(photos)
     border = int(len(known) * HELD_OUT)
     which = rng.integers(0, border, count) if held_out else rng.integers(border, len(known), count)
-    corner = rng.integers(0, ROOM - side + 1, (count, 2))
-    pieces = np.stack([known[w, r : r + side, c : c + side] for w, (r, c) in zip(which, corner, strict=True)])
+    pieces = known[which]
     mirrored = rng.random(count) < 0.5
     pieces[mirrored] = pieces[mirrored, :, ::-1]
     return pieces

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.known_truth.task import Array, Change, Classifier, Inputs, Planted, alone
+from bench.known_truth.task import Array, Change, Classifier, Inputs, Planted
 
 COLUMNS, USED = 8, (1, 4, 6)
 SMALLEST, LARGEST = 0.5, 1.5  # of every number, without its sign: no column is zero, so each of the three matters
@@ -96,7 +96,6 @@ class Columns(Classifier):
             asked_I=(total(rows) > 0).astype(np.int64),
             cause_IU=np.tile(np.isin(np.arange(COLUMNS), USED), (count, 1)),
             counted_IU=np.ones((count, COLUMNS), bool),
-            group_I=alone(count),
             changes=changes,
             rest_redrawn=tensors(redrawn),
         )

@@ -17,11 +17,7 @@ import torch
 
 from bench.jobs import Job
 from bench.known_truth.columns import Columns
-from bench.known_truth.copying import Copying
-from bench.known_truth.evidence import Repeated, Votes
 from bench.known_truth.facts import Facts
-from bench.known_truth.objects import Objects
-from bench.known_truth.patches import Patches
 from bench.known_truth.scoring import Found, contenders, judged, selected
 from bench.known_truth.stamps import Stamps
 from bench.known_truth.task import Task
@@ -29,9 +25,7 @@ from bench.known_truth.training import gate, kept
 from bench.known_truth.words import Words
 
 DEEP = 6  # layers
-SHALLOW_NAMES = ("words", "columns", "patches", "objects", "copying")
-DEEP_NAMES = ("deep_words", "repeated", "votes", "deep_columns", "stamps", "facts")
-NAMES = (*SHALLOW_NAMES, *DEEP_NAMES)
+NAMES = ("words", "columns", "deep_words", "deep_columns", "stamps", "facts")
 GATE_INPUTS = 2000
 
 
@@ -39,12 +33,7 @@ def task_of(name: str, photos: str | None) -> Task:
     made: dict[str, Task] = {
         "words": Words(),
         "columns": Columns(),
-        "patches": Patches(photos),
-        "objects": Objects(photos),
-        "copying": Copying(),
         "deep_words": Words(layers=DEEP, name="deep_words"),
-        "repeated": Repeated(layers=DEEP),
-        "votes": Votes(layers=DEEP),
         "deep_columns": Columns(blocks=DEEP, name="deep_columns"),
         "stamps": Stamps(photos, layers=DEEP),
         "facts": Facts(layers=DEEP),
@@ -64,7 +53,7 @@ def work(job: Job, given: argparse.Namespace) -> dict[str, Any]:
     held_out = task.held_out(np.random.default_rng([seed, 3]), 64 if given.quick else GATE_INPUTS)
     passed = gate(task, model, held_out, given.device)
     print(f"{name}, model {seed}: {passed}", flush=True)
-    rows = np.arange(given.inputs) if given.quick else _first_groups(task, model, held_out, given)
+    rows = np.arange(given.inputs) if given.quick else selected(task, model, held_out, given.device)[: given.inputs]
     notes = None if given.cache is None else given.cache / f"{name}-{kind}-{seed}-{given.inputs}.json"
     found = _noted(notes) if given.resume else {}
     # What a model does that did not learn the task has no truth to be held against.
@@ -84,11 +73,3 @@ def _noted(path: Path | None) -> dict[str, Found]:
     if path is None or not path.exists():
         return {}
     return {k: Found(**v) for k, v in json.loads(path.read_text(encoding="utf-8")).items()}
-
-
-def _first_groups(task: Task, model: torch.nn.Module, held_out: Any, given: argparse.Namespace) -> Any:
-    """The first inputs whose truth is known; a picture that is asked about twice is two."""
-    rows = selected(task, model, held_out, given.device)
-    groups, askings = np.unique(held_out.group_I[rows], return_counts=True)
-    groups = groups[: given.inputs // int(askings.max(initial=1))]
-    return rows[np.isin(held_out.group_I[rows], groups)]

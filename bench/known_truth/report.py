@@ -10,7 +10,7 @@ import numpy as np
 from bench.known_truth.scoring import COST_CLASSES, Found
 from whyformer.evidence import spread
 
-HEADS = {"auroc": "AUROC", "mass": "mass", "pointing": "pointing", "moves": "moves with the target"}
+HEADS = {"auroc": "AUROC", "mass": "mass", "pointing": "pointing"}
 NO_CHOICE = {"random"}  # the floor
 
 

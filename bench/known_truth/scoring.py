@@ -8,13 +8,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.stats import rankdata
 from torch import nn
 
 import whyformer as wf
 from bench.known_truth.task import Array, Inputs, Planted, Task, moved
-from bench.known_truth.training import is_right, says
+from bench.known_truth.training import says
 from whyformer.errors import WhyformerError
 
 # Beside the defaults of every method: readings that are as well known as the default.
@@ -79,15 +78,12 @@ def contenders() -> dict[str, tuple[str, dict[str, Any]]]:
 
 def selected(task: Task, model: nn.Module, planted: Planted, device: str) -> Array:
     """Inputs that the model gets right, and whose output the cause decides: only those have a known truth."""
-    asked = torch.from_numpy(planted.asked_I)
-    before = says(task, model, planted.inputs, asked, device)
-    fine = is_right(task, before, asked).numpy()
+    before = says(task, model, planted.inputs, device)
+    fine: Array = before.numpy() == planted.asked_I
     for change in planted.changes.values():
-        flipped = (says(task, model, change.inputs, asked, device) != before).numpy()
+        flipped = (says(task, model, change.inputs, device) != before).numpy()
         fine &= flipped | ~change.possible_I
-    fine &= (says(task, model, planted.rest_redrawn, asked, device) == before).numpy()
-    whole = {g for g in planted.group_I if fine[planted.group_I == g].all()}
-    return np.flatnonzero([g in whole for g in planted.group_I])
+    return np.flatnonzero(fine & (says(task, model, planted.rest_redrawn, device) == before).numpy())
 
 
 def judged(
@@ -119,23 +115,6 @@ def judged(
             scores, planted.cause_IU[row, units], planted.counted_IU[row, units], signed
         ).items():
             values.setdefault(key, []).append(value)
-    if planted.rival_IU is not None:
-        values["asked_above_rival"] = [
-            _above(scores, planted.cause_IU[row], planted.rival_IU[row])
-            for row, scores in zip(rows, ordinary, strict=True)
-        ]
-    values = {k: _by_group(np.array(v), planted.group_I[rows]).tolist() for k, v in values.items()}
-    if "asked_above_rival" in values:  # both times, so that a map that stays where it is gets nothing
-        values["moves"] = [float(v == 1) for v in values.pop("asked_above_rival")]
     costs = [e.cost for e in explained]
     forwards, backwards = (float(np.mean([getattr(c, k) for c in costs])) for k in ("forwards", "backwards"))
     return Found(name, values, forwards, backwards, seconds)
-
-
-def _above(scores_U: Array, asked_U: Array, rival_U: Array) -> float:
-    """Scores for the class, sign and all: is there more on the asked object than on the other one?"""
-    return float(scores_U[asked_U].sum() > scores_U[rival_U].sum())
-
-
-def _by_group(values_I: Array, group_I: Array) -> Array:
-    return np.array([values_I[group_I == g].mean() for g in np.unique(group_I)])

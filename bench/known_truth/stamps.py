@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.known_truth.backgrounds import PATCH, ROOM, cut
-from bench.known_truth.patches import pixels, vit
-from bench.known_truth.task import Array, Change, Classifier, Inputs, Planted, alone
+from bench.known_truth.backgrounds import PATCH, SIDE, cut
+from bench.known_truth.task import Array, Change, Classifier, Inputs, Planted
 
-SIDE, STAMP, GAP = ROOM, 12, 4  # so that a stamp always lies across four patches
+STAMP, GAP = 12, 4  # so that a stamp always lies across four patches
 GRID = SIDE // PATCH
 PLACES = (SIDE - STAMP) // GAP + 1
 _row, _column = np.mgrid[:STAMP, :STAMP]
@@ -52,9 +51,14 @@ class Stamped:
         return share
 
 
+def pixels(pictures_IXYC: Array) -> Inputs:
+    """As a vision transformer reads them: channels first, about -1…1."""
+    return {"pixel_values": torch.from_numpy(np.ascontiguousarray(pictures_IXYC.transpose(0, 3, 1, 2))) * 2 - 1}
+
+
 def draw(rng: np.random.Generator, count: int, photos: str | None, held_out: bool = False) -> Stamped:
     return Stamped(
-        cut(rng, photos, count, held_out, SIDE),
+        cut(rng, photos, count, held_out),
         GAP * rng.integers(0, PLACES, (count, 2)),
         rng.integers(0, len(STAMPS), count),
         rng.uniform(0.6, 1, (count, 3)).astype(np.float32),
@@ -73,7 +77,20 @@ class Stamps(Classifier):
     rate: float = 1e-3
 
     def model(self) -> nn.Module:
-        return vit(len(STAMPS), SIDE, 96, self.layers)
+        from transformers import ViTConfig, ViTForImageClassification
+
+        config = ViTConfig(
+            image_size=SIDE,
+            patch_size=PATCH,
+            hidden_size=96,
+            num_hidden_layers=self.layers,
+            num_attention_heads=4,
+            intermediate_size=192,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            num_labels=len(STAMPS),
+        )
+        return ViTForImageClassification(config)
 
     def processor(self) -> Any:
         return None
@@ -93,14 +110,13 @@ class Stamps(Classifier):
     def held_out(self, rng: np.random.Generator, count: int) -> Planted:
         stamped = draw(rng, count, self.photos, held_out=True)
         other = (stamped.stamp_I + rng.integers(1, len(STAMPS), count)) % len(STAMPS)
-        again = replace(stamped, background_IXYC=cut(rng, self.photos, count, held_out=True, side=SIDE))
+        again = replace(stamped, background_IXYC=cut(rng, self.photos, count, held_out=True))
         share = stamped.share_IU()
         return Planted(
             inputs=stamped.drawn(),
             asked_I=stamped.stamp_I,
             cause_IU=share > 0,
             counted_IU=np.ones(share.shape, bool),
-            group_I=alone(count),
             changes={"stamp": Change(replace(stamped, stamp_I=other).drawn(), np.ones(count, bool))},
             rest_redrawn=again.drawn(),
         )

@@ -38,10 +38,8 @@ class Planted:
     asked_I: Array  # the class whose score is explained; the right one
     cause_IU: Array
     counted_IU: Array  # cause and distractors; padding, and what is neither, is not
-    group_I: Array  # inputs of one group are one picture, asked about twice
     changes: dict[str, Change]
     rest_redrawn: Inputs  # all distractors drawn anew
-    rival_IU: Array | None = None  # the object that is not asked about
 
 
 class Task(Protocol):
@@ -62,7 +60,6 @@ class Task(Protocol):
     def held_out(self, rng: np.random.Generator, count: int) -> Planted: ...
     def logits(self, model: nn.Module, inputs: Inputs) -> Tensor: ...
     def loss(self, model: nn.Module, inputs: Inputs, labels: Tensor) -> Tensor: ...
-    def said(self, logits_IC: Tensor, asked_I: Tensor) -> Tensor: ...
 
 
 class Classifier(ABC):
@@ -74,27 +71,9 @@ class Classifier(ABC):
     def loss(self, model: nn.Module, inputs: Inputs, labels: Tensor) -> Tensor:
         return F.cross_entropy(self.logits(model, inputs), labels)
 
-    def said(self, logits_IC: Tensor, asked_I: Tensor) -> Tensor:
-        return highest(logits_IC, asked_I)
-
 
 def moved(inputs: Inputs, device: str) -> Inputs:
     return {k: v.to(device) for k, v in inputs.items()}
-
-
-def highest(logits_IC: Tensor, asked_I: Tensor) -> Tensor:
-    """(I,) what a classifier says: the class with the highest score, whatever was asked."""
-    return logits_IC.argmax(-1)
-
-
-def present(logits_IC: Tensor, asked_I: Tensor) -> Tensor:
-    """(I,) what a model with several labels says about the asked class: is it there?"""
-    return (logits_IC.gather(1, asked_I[:, None])[:, 0] > 0).long()
-
-
-def alone(count: int) -> Array:
-    """Every input is a group of its own."""
-    return np.arange(count)
 
 
 def whole_word_tokenizer(vocabulary: tuple[str, ...], template: str | None, **special: str) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.known_truth.task import SMALL, Array, Change, Classifier, Inputs, Planted, alone, long, whole_word_tokenizer
+from bench.known_truth.task import SMALL, Array, Change, Classifier, Inputs, Planted, long, whole_word_tokenizer
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PRAISE = ("good", "great", "lovely", "superb")
@@ -84,10 +84,11 @@ def written(sentences: Sentences) -> Inputs:
 
 
 @dataclass(frozen=True)
-class Sentiment(Classifier):
-    """A BERT that says whether a sentence of these words praises."""
+class Words(Classifier):
+    """A BERT that says whether a sentence with one trigger word, which may be negated, praises."""
 
     layers: int = 2
+    name: str = "words"
     modality: str = "text"
     steps: int = 3000
     rate: float = 1e-3
@@ -120,13 +121,6 @@ class Sentiment(Classifier):
     def logits(self, model: nn.Module, inputs: Inputs) -> Tensor:
         return model(**inputs).logits
 
-
-@dataclass(frozen=True)
-class Words(Sentiment):
-    """One trigger word, which may be negated."""
-
-    name: str = "words"
-
     def batch(self, rng: np.random.Generator, count: int) -> tuple[Inputs, Tensor]:
         """Some fillers are masked, so that a mask is nothing new to methods that take words away."""
         drawn = draw(rng, count)
@@ -150,7 +144,6 @@ class Words(Sentiment):
             asked_I=drawn.label_I,
             cause_IU=cause,
             counted_IU=counted,
-            group_I=alone(count),
             changes={
                 "trigger": Change(written(turned), everywhere),
                 "negation": Change(written(replace(drawn, negated_I=~drawn.negated_I)), everywhere),

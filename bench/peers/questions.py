@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.timing import Contenders, growth, rounds_of
+from bench.timing import Contenders, finished, growth, rounds_of
 
 Row = dict[str, Any]
 Side = Callable[..., Callable[[], Any]]
@@ -78,19 +78,6 @@ def rank_correlation(theirs: Any, ours: Any) -> float | None:
 
     a, b = array(theirs), array(ours)
     return float(spearmanr(a, b).statistic) if len(a) > 1 else None
-
-
-def finished(call: Callable[[], Any], device: str) -> Callable[[], Any]:
-    """Return a call that waits for the GPU."""
-    import torch
-
-    def run() -> Any:
-        out = call()
-        if device.startswith("cuda"):
-            torch.cuda.synchronize()
-        return out
-
-    return run
 
 
 def megabytes(call: Callable[[], Any], device: str) -> float:

@@ -105,10 +105,10 @@ def test_a_model_that_was_trained_otherwise_is_trained_again(tmp_path: Path) -> 
 
 
 def test_the_command_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["--quick", "--tasks", "columns", "objects", "--methods", "random", "saliency", "--cache", str(tmp_path)]
+    given = ["--quick", "--tasks", "columns", "stamps", "--methods", "random", "saliency", "--cache", str(tmp_path)]
     assert main([*given, "--out", str(tmp_path / "x.json")]) == 0
     printed = capsys.readouterr().out
-    assert "| objects | 0 (5 steps)" in printed and "moves with the target" in printed
+    assert "| stamps | 0 (5 steps)" in printed
     saved: dict[str, Any] = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
     assert set(saved) == {"settings", "gates", "summary", "best", "values"}
     assert len(list(tmp_path.glob("*-quick-0.pt"))) == 2
