@@ -18,7 +18,7 @@ from whyformer.choices import ANYWHERE, MEASURED, USUAL, answers
 from whyformer.compiled import Compiled, Graphs, Question
 from whyformer.errors import BadInput, CaptureError, NotOffered
 from whyformer.estimates import Estimate, advise, estimate, foldable
-from whyformer.explanations import Settings, contrast, explanations, is_of_answers, of_run, shaped, take_all_tokens
+from whyformer.explanations import Settings, contrast, explanations, is_of_answers, of_run, take_all_tokens
 from whyformer.hops import explained_through
 from whyformer.inputs.batch import Column, Messages, Paired, Prompted, Several, Single, Tensors
 from whyformer.inputs.language import require_next_token
@@ -170,9 +170,9 @@ class CoreExplainer(LoadedModel):
         source = self.source(inputs)
         if request.through is not None or request.hops != 1:
             with self.borrowed():
-                return explained_through(self.answer, source, request)
+                return _shaped(request, explained_through(self.answer, source, request))
         if type(request.target) is tuple and is_of_answers(source, request.target):
-            return contrast(self.answer, source, request)
+            return _shaped(request, contrast(self.answer, source, request))
         chosen, settings = self._chosen(source, request)
         source.modality.first_token = request.first_token
         question: Question | None = None
@@ -182,7 +182,7 @@ class CoreExplainer(LoadedModel):
             answers = self.graphs.answers(source, question, *asked, request.units)
             if answers is not None:
                 made = Explanations(e for answer in answers for e in _made(question, *answer))
-                return shaped(request, {m.name: made[0] if source.single else made})
+                return _shaped(request, {m.name: made[0] if source.single else made})
         session, results = self._explained(source, chosen, settings, request)
         if request.passes is not None:  # said in place of "the default": what was asked
             names = request.methods
@@ -200,7 +200,7 @@ class CoreExplainer(LoadedModel):
         if self.graphs is not None and question is not None:
             make = partial(_made, question)
             results[m.name] = self.graphs.learned(source, question, session, *asked, results[m.name], make)
-        return shaped(request, {name: _per_input(session, each) for name, each in results.items()})
+        return _shaped(request, {name: _per_input(session, each) for name, each in results.items()})
 
     def _chosen(self, source: Source, request: Request) -> tuple[list[Method], Settings]:
         """The methods, and the options of each: an option goes to those that have it, and one must."""
@@ -346,6 +346,11 @@ def _numbers(run: Run) -> Tensor:
             raise
         numbers = floats[0]
     return numbers.reshape(len(numbers), -1)
+
+
+def _shaped(request: Request, results: Mapping[Any, Any]) -> Any:
+    """Return results by method, or those of the only one where no list of methods was asked for."""
+    return ByMethod(results) if request.by_method else next(iter(results.values()))
 
 
 def _per_input(session: Session, explanations: list[Explanation]) -> Any:

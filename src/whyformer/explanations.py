@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -37,11 +37,11 @@ from whyformer.inputs.exchanges import ANSWER
 from whyformer.inputs.families import ENCODER_STREAMS, says_tokens
 from whyformer.inputs.language import shortened
 from whyformer.inputs.modalities import Source
-from whyformer.inputs.units import pick
+from whyformer.inputs.units import by_segments, pick
 from whyformer.loan.spread import LONG, Peak
 from whyformer.options import Request
 from whyformer.registry import AUTO, Method, get_method
-from whyformer.results.types import ByMethod, Choice, Cost, Explanation, Explanations, Target, Units, scalar_name
+from whyformer.results.types import Choice, Cost, Explanation, Explanations, Target, Units, scalar_name
 from whyformer.run import ATTENDING, Attribution, Run
 from whyformer.run.session import Session
 from whyformer.shapes import Array
@@ -227,20 +227,6 @@ def _detected(run: Run, logits_C: Tensor) -> Target:
     # "independent": one class rather than another is no question that a query can be asked.
     first = choices[0]
     return Target(first.index, first.label, independent=True, probability=first.probability, next=tuple(choices[1:]))
-
-
-def by_segments(explanation: Explanation, groups: Sequence[Sequence[int]], units: Units) -> Explanation:
-    """The explanation over stretches of the text: each has the sum of what stands in it."""
-    scores = np.array([explanation.scores[list(group)].sum() for group in groups], dtype=np.float32)
-    errors = explanation.errors  # of what joined as one they add up, and of others they are no larger than their sum
-    if errors is not None:
-        errors = np.array([errors[list(group)].sum() for group in groups], dtype=np.float32)
-    outside = sorted(set(range(len(explanation.units))) - {i for group in groups for i in group})
-    checks = explanation.checks
-    if outside:
-        checks = checks | {"outside_units": float(explanation.scores[outside].sum())}
-    whole: dict[str, Any] = {"matrix": None, "layers": None, "detail": None}
-    return explanation.replace(scores=scores, errors=errors, units=units, checks=checks, **whole)
 
 
 def _with_label(run: Run, target: Target) -> Target:
@@ -514,8 +500,8 @@ def is_of_answers(source: Source, target: Any) -> bool:
     )
 
 
-def contrast(explain: Callable[[Any, Request], Any], source: Source, request: Request) -> Any:
-    """Why the first answer, not the second: one Explanation per prompt. explain: ``CoreExplainer.answer``."""
+def contrast(explain: Callable[[Any, Request], Any], source: Source, request: Request) -> dict[str, Any]:
+    """Explain why the first answer, not the second, by method; explain: ``CoreExplainer.answer``."""
     target: Any = request.target
     if any(not source.modality.is_prompt(prompt) for prompt in source.raw):
         raise BadInput("target=(one answer, another) needs a prompt alone: give it without an answer.")
@@ -528,12 +514,7 @@ def contrast(explain: Callable[[Any, Request], Any], source: Source, request: Re
     whole = replace(request, target=None, span=True, one_pass=False, keep_layers=False, by_method=True)
     one, other = (explain([(prompt, text) for prompt in source.raw], whole) for text in target)
     both = {name: Explanations(map(_difference, one[name], other[name])) for name in one}
-    return shaped(request, {name: each[0] if source.single else each for name, each in both.items()})
-
-
-def shaped(request: Request, results: Mapping[Any, Any]) -> Any:
-    """Return results by method, or those of the only one where no list of methods was asked for."""
-    return ByMethod(results) if request.by_method else next(iter(results.values()))
+    return {name: each[0] if source.single else each for name, each in both.items()}
 
 
 def _difference(one: Explanation, other: Explanation) -> Explanation:

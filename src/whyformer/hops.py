@@ -33,13 +33,12 @@ import numpy as np
 
 from whyformer.choices import answers
 from whyformer.errors import BadInput, NotOffered, shown
-from whyformer.explanations import by_segments, shaped
 from whyformer.inputs.decoding import Decoding, KeptPass, Stretch
 from whyformer.inputs.exchanges import ANSWER, Exchange, continuation_of, exchanges_of
 from whyformer.inputs.language import require_next_token
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.thoughts import THOUGHT, found_in
-from whyformer.inputs.units import Span, members, pick
+from whyformer.inputs.units import Span, by_segments, members, pick
 from whyformer.options import Request
 from whyformer.registry import AUTO, get_method
 from whyformer.results.types import Cost, Explanation, Explanations, Hop
@@ -76,8 +75,10 @@ class Route:
         return self.exchange.text[start:end].strip()
 
 
-def explained_through(explain: Callable[[Any, Request], Any], source: Source, request: Request) -> Any:
-    """Explain answers through the spans before them, input by input; explain: ``CoreExplainer.answer``."""
+def explained_through(
+    explain: Callable[[Any, Request], Any], source: Source, request: Request
+) -> dict[str | None, Explanation | Explanations[Explanation]]:
+    """Explain answers through the spans before them, by method; explain: ``CoreExplainer.answer``."""
     if request.through is None:
         raise BadInput(
             f"hops={request.hops} is for through=: name the spans that the answer's relevance passes through."
@@ -105,7 +106,7 @@ def explained_through(explain: Callable[[Any, Request], Any], source: Source, re
             of_methods[name].append(
                 _passed_on(StretchExplainer(explain, one, route, asked, request.hops), request.hops)
             )
-    return shaped(request, {n: each[0] if source.single else Explanations(each) for n, each in of_methods.items()})
+    return {name: each[0] if source.single else Explanations(each) for name, each in of_methods.items()}
 
 
 def _route(source: Source, request: Request) -> Route:

@@ -18,7 +18,7 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs import thoughts
 from whyformer.inputs.batch import Batch, Filling, SamplePool
 from whyformer.parameters import CharacterRange, NotEmpty, OneOf
-from whyformer.results.types import Units
+from whyformer.results.types import Explanation, Units
 
 # Stretches of a text that are scored as one: words, sentences, or ranges of characters
 
@@ -464,3 +464,17 @@ def _completed(units: Units, chosen: list[list[int]]) -> list[list[int]]:
             groups.append([token])
         last = key
     return groups
+
+
+def by_segments(explanation: Explanation, groups: Sequence[Sequence[int]], units: Units) -> Explanation:
+    """Return the explanation with the scores of each group of tokens added up."""
+    scores = np.array([explanation.scores[list(group)].sum() for group in groups], dtype=np.float32)
+    errors = explanation.errors  # of what joined as one they add up, and of others they are no larger than their sum
+    if errors is not None:
+        errors = np.array([errors[list(group)].sum() for group in groups], dtype=np.float32)
+    outside = sorted(set(range(len(explanation.units))) - {i for group in groups for i in group})
+    checks = explanation.checks
+    if outside:
+        checks = checks | {"outside_units": float(explanation.scores[outside].sum())}
+    whole: dict[str, Any] = {"matrix": None, "layers": None, "detail": None}
+    return explanation.replace(scores=scores, errors=errors, units=units, checks=checks, **whole)
