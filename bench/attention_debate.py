@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import whyformer as wf
 from bench.jobs import Job, done_jobs
-from whyformer.checks.debate import AttentionDebate
+from whyformer.checks.attention_debate import AttentionDebate
 from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, SEEDS, UNIFORM
 
 WIDTH, BATCH, EPOCHS, WORDS = 64, 32, 3, 40

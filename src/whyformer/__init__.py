@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from whyformer import tables as tables
     from whyformer import views as views
     from whyformer.capture.intercept import mark_attention as mark_attention
+    from whyformer.checks.attention_debate import attention_debate as attention_debate
     from whyformer.checks.check import check as check
-    from whyformer.checks.debate import attention_debate as attention_debate
     from whyformer.checks.exam import CheckUp as CheckUp
     from whyformer.checks.retrained import retrained_attention as retrained_attention
     from whyformer.checks.training import masked_surrogate as masked_surrogate
@@ -77,7 +77,7 @@ _HOMES = {
     for home, names in {
         "capture.intercept": "mark_attention",
         "checks.check": "check",
-        "checks.debate": "attention_debate",
+        "checks.attention_debate": "attention_debate",
         "checks.exam": "CheckUp",
         "checks.retrained": "retrained_attention",
         "checks.training": "masked_surrogate",

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.checks.test_retrained import Finder, Pooled, marked
-from whyformer.checks import debate as module
-from whyformer.checks.debate import AttentionDebate
+from whyformer.checks import attention_debate as module
+from whyformer.checks.attention_debate import AttentionDebate
 from whyformer.checks.jain_wallace import jain_wallace
 from whyformer.checks.retrained import EVEN, GUIDES, LSTM
 from whyformer.errors import WhyformerError

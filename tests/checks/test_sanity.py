@@ -15,13 +15,11 @@ import whyformer as wf
 from tests.checks.quick import exam_of
 from tests.methods.properties import model_of
 from tests.models import CASES, LEAKY, WITHOUT_ATTENTION
-from tests.support import folders
 from whyformer import registry
 from whyformer.checks.check import capture_audit, class_dependence, sinks
 from whyformer.checks.exam import Exam
 from whyformer.checks.invariance import _amount, _shifted, invariance, stability
 from whyformer.checks.randomisation import Redrawn, _evidence, parts_of, randomisation
-from whyformer.errors import BadInput
 from whyformer.loan.borrow import known_about
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
@@ -229,7 +227,7 @@ def test_the_shift_moves_input_times_gradient_by_shift_times_gradient() -> None:
     assert difference == pytest.approx((gradient[0] @ amount).numpy(), abs=1e-4)
 
 
-# Noise and paraphrases
+# Noise
 
 
 def test_noise_moves_maps_by_as_much_as_it_is() -> None:
@@ -239,16 +237,6 @@ def test_noise_moves_maps_by_as_much_as_it_is() -> None:
     drawn = [stability(exam_of(seed=seed), draws=2).sensitivity for seed in (3, 3, 4)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert 0 < stability(exam_of("vit"), draws=2).sensitivity < 1, "pixels get noise, too"
-
-
-def test_paraphrases_are_compared_word_by_word(tmp_path: Any) -> None:
-    exam = Exam(Explainer(folders.bert(), folders.tokenizer(tmp_path)), ["the movie was so good", "i like it"])
-    same = stability(exam, draws=1, paraphrases=["the movie was so good", "i like it"])
-    assert (same.paraphrase_spearman, same.paraphrase_same_answer) == (1, 1)
-    other = stability(exam, draws=1, paraphrases=["so good was the film , the movie", "i like the book"])
-    assert other.paraphrase_spearman < 1.0
-    with pytest.raises(BadInput, match="one per input"):
-        stability(exam, paraphrases=["only one"])
 
 
 # Sinks and capture

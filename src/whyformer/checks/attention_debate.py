@@ -1,18 +1,19 @@
-"""Checks from the debate about attention: Serrano & Smith 2019, Wiegreffe & Pinter 2019."""
+"""The debate about attention: Serrano & Smith 2019, Wiegreffe & Pinter 2019, and all experiments on labelled examples."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from whyformer.checks.attention_rows import (
-    FAR,
     SMALL_CHANGE,
     Choice,
     LayerRows,
@@ -23,13 +24,21 @@ from whyformer.checks.attention_rows import (
     rows_of,
     tvd,
 )
-from whyformer.checks.exam import Exam, Finding, how_far_apart
-from whyformer.errors import BadInput, NotOffered
+from whyformer.checks.exam import Exam, Finding
+from whyformer.checks.jain_wallace import AttentionTest, JainWallace, jain_wallace
+from whyformer.checks.retrained import RetrainedAttention, examples_of, retrained_attention
+from whyformer.errors import NotOffered
+from whyformer.evidence import ENOUGH
 from whyformer.explainer import CoreExplainer
-from whyformer.parameters import Count
-from whyformer.results.types import Explanation
+from whyformer.parameters import BatchSize, Count, Limits, Seed, checked, checked_options
+from whyformer.results.interop import DataFrame, dataframe
+from whyformer.results.result import Result
+from whyformer.results.types import Cost
 from whyformer.run import Run
+from whyformer.run.session import loaded_as
+from whyformer.views.debate_view import debate_page
 from whyformer.views.explained import title_of
+from whyformer.views.view import view_of
 
 # Is attention interpretable? Erase weights until the decision flips (Serrano & Smith 2019, arXiv:1906.03731).
 
@@ -180,7 +189,7 @@ def without(place: LayerRows, gone_VM: Tensor) -> Tensor:
     total = rows.sum(-1, keepdim=True)
     left = rows * stays_VP[:, place.keys_RK][:, None]
     remaining = left.sum(-1, keepdim=True)
-    return torch.where(remaining > 0, left * total / remaining.clamp(min=torch.finfo(left.dtype).tiny), 0.0)
+    return left * total / remaining.clamp(min=torch.finfo(left.dtype).tiny)
 
 
 @dataclass(frozen=True)
@@ -193,8 +202,6 @@ class UniformTest:
     flips: bool
     flips_everywhere: bool
     jsd: float  # of the model's own attention from uniform
-    seed_jsd: float  # mean over the other models: JSD of their attention from this model's; NaN without any
-    seed_change: float  # |Δp| of their outputs
 
 
 @dataclass(frozen=True)
@@ -203,7 +210,6 @@ class WiegreffePinter:
 
     inputs: tuple[UniformTest, ...]
     layers: str
-    models: int  # other models that were compared
 
     def mean(self, name: str) -> float:
         return mean_known([float(getattr(i, name)) for i in self.inputs])
@@ -220,45 +226,29 @@ class WiegreffePinter:
             f"With uniform attention over ordinary tokens, the output changes by |Δp| = {here:.3f} (rows at the output "
             f"position) and {everywhere:.3f} (all rows of all layers). {meaning}"
         )
-        uniform = Finding("warning" if needless else "ok", "wiegreffe_pinter", "Uniform attention", text, numbers)
-        if not self.models:
-            return (uniform,)
-        apart, change = self.mean("seed_jsd"), self.mean("seed_change")
-        numbers = {"seed_jsd": apart, "seed_change": change, "models": float(self.models)}
-        text = (
-            f"The same model trained with {self.models} other seed{'s' if self.models > 1 else ''} has "
-            f"{'different' if apart >= FAR else 'similar'} attention ({how_far_apart(apart)}); its probabilities "
-            f"differ by {change:.3f}. An adversarial map counts as evidence only if it differs by more than that."
-        )
-        return uniform, Finding("note" if apart >= FAR else "ok", "wiegreffe_pinter", "Other seeds", text, numbers)
+        return (Finding("warning" if needless else "ok", "wiegreffe_pinter", "Uniform attention", text, numbers),)
 
 
-def wiegreffe_pinter(
-    exam: Exam, *, layers: Choice = "last", models: Sequence[Any] = (), heads: Choice = "all"
-) -> WiegreffePinter:
-    """Measure the change of the output under uniform attention, and of attention under other training seeds.
+def wiegreffe_pinter(exam: Exam, *, layers: Choice = "last", heads: Choice = "all") -> WiegreffePinter:
+    """Measure the change of the output under uniform attention.
 
-    Uniform: each ordinary token gets the same share of the weight of all ordinary tokens, once in the readout rows of
-    ``layers``, once in all rows of all layers. ``models``: the same architecture trained with other seeds; their
-    attention maps are compared by JSD.
+    Each ordinary token gets the same share of the weight of all ordinary tokens, once in the readout rows of
+    ``layers``, once in all rows of all layers.
 
     Misleads when: the model was not trained with uniform attention, though it could work with it. The retrained
-    version, the guided MLP and the model-consistent adversary need training: ``whyformer.retrained_attention``.
+    version, other seeds, the guided MLP and the model-consistent adversary need training:
+    ``whyformer.retrained_attention``.
     """
-    others = [CoreExplainer(model, exam.explainer.processor) for model in models]
-    ours = exam.explain(method="raw_attention", scalar=exam.decision)
-    theirs = [exam.explain(explainer=other, method="raw_attention", scalar=exam.decision) for other in others]
+    explanations = exam.explain(method="raw_attention", scalar=exam.decision)
 
     def one(row: int) -> UniformTest:
         run = exam.run(row)
         read, far = _uniform(run, rows_of(run, layers, heads))
         everywhere, _ = _uniform(run, rows_of(run, "all", rows="all"))
-        apart = [_apart(ours[row], explained[row]) for explained in theirs]
-        seeds = mean_known([j for j, _ in apart]), mean_known([c for _, c in apart])
-        return UniformTest(title_of(ours[row]), read[0], everywhere[0], read[1], everywhere[1], far, *seeds)
+        return UniformTest(title_of(explanations[row]), read[0], everywhere[0], read[1], everywhere[1], far)
 
-    key = ("wiegreffe_pinter", layers, heads, [other.model for other in others])
-    return WiegreffePinter(exam.each(UniformTest, key, one, "uniform attention"), str(layers), len(others))
+    key = ("wiegreffe_pinter", layers, heads)
+    return WiegreffePinter(exam.each(UniformTest, key, one, "uniform attention"), str(layers))
 
 
 def _uniform(run: Run, places: list[LayerRows]) -> tuple[tuple[float, bool], float]:
@@ -271,11 +261,130 @@ def _uniform(run: Run, places: list[LayerRows]) -> tuple[tuple[float, bool], flo
     return (float(tvd(after, before)), bool((after.argmax(-1) != before.argmax(-1)).any())), far
 
 
-def _apart(a: Explanation, b: Explanation) -> tuple[float, float]:
-    """JSD of the shown maps over ordinary units, and how far the outputs are apart."""
-    if len(a.scores) != len(b.scores):
-        raise BadInput("the other models split the input into different units: give models with the same tokenizer.")
-    words = ~np.array(a.units.special, bool)
-    maps = [torch.from_numpy(e.scores[words] / max(1e-12, float(e.scores[words].sum()))) for e in (a, b)]
-    change = abs(a.value - b.value) if a.target.index == b.target.index else math.nan
-    return float(jsd(*maps)), change
+# All experiments on labelled examples: wf.attention_debate.
+
+VERDICTS = {
+    "supported": "more tests support attention as an explanation of this model than speak against it",
+    "not supported": "more tests speak against attention as an explanation of this model than support it",
+    "mixed": "as many tests support attention as an explanation of this model as speak against it",
+    "inconclusive": "fewer than half of the tests are decided",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionDebate(Result):
+    """Jain & Wallace 2019 on held-out inputs, and Wiegreffe & Pinter 2019 on copies of the model."""
+
+    what: ClassVar[str] = "attention debate"
+
+    tests: JainWallace  # attention against importance scores, shuffled and adversarial attention; per input
+    copies: RetrainedAttention  # uniform and adversarial attention, other seeds, guided MLPs
+    seed: int = 0
+    cost: Cost = field(default_factory=Cost)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return f"{self.copies.model}: the debate about attention, {len(self.tests.inputs)} held-out inputs"
+
+    @property
+    def classes(self) -> dict[str, tuple[AttentionTest, ...]]:
+        """The tested inputs by predicted class."""
+        named = [(test.original.target.label or str(test.original.target.index), test) for test in self.tests.inputs]
+        return {name: tuple(t for n, t in named if n == name) for name in sorted({n for n, _ in named})}
+
+    @property
+    def votes(self) -> Counter[str]:
+        """Number of tests by level: "ok" supports attention, "warning" speaks against it, "note" is undecided."""
+        return Counter(finding.level for finding in self._tests())
+
+    @property
+    def verdict(self) -> str:
+        """Whether tests support attention as an explanation, by majority: a key of ``VERDICTS``."""
+        votes = self.votes
+        if 2 * votes["note"] > votes.total():
+            return "inconclusive"
+        if votes["ok"] == votes["warning"]:
+            return "mixed"
+        return "supported" if votes["ok"] > votes["warning"] else "not supported"
+
+    def findings(self) -> tuple[Finding, ...]:
+        """The verdict and the results of the experiments, as sentences."""
+        votes, level = self.votes, {"supported": "ok", "not supported": "warning"}.get(self.verdict, "note")
+        counts = {"for": votes["ok"], "against": votes["warning"], "undecided": votes["note"]}
+        tally = ", ".join(f"{count} {name}" for name, count in counts.items())
+        text = f"{self.verdict.capitalize()}: {VERDICTS[self.verdict]} ({tally})."
+        numbers = {name: float(count) for name, count in counts.items()}
+        rest = [f for f in self.copies.findings() if f.title == "Other seeds"]
+        return Finding(level, "attention_debate", "Verdict", text, numbers), *self._tests(), *rest
+
+    def _tests(self) -> list[Finding]:
+        """The findings that count, with the level of a note where too few inputs were tested."""
+        few = f"{len(self.tests.inputs)} held-out inputs are too few for a verdict ({ENOUGH} needed)."
+        findings = list(self.tests.findings())
+        if len(self.tests.inputs) < ENOUGH:
+            findings = [replace(f, level="note", text=f"{f.text} {few}") for f in findings]
+        return [*findings, *(f for f in self.copies.findings() if f.title != "Other seeds")]
+
+    def rows(self) -> list[dict[str, Any]]:
+        names = "units tau_gradient p_gradient tau_loo p_loo entropy max_attention median_change jsd change".split()
+        return [
+            {"input": test.title, "class": name} | {n: getattr(test, n) for n in names}
+            for name, tests in self.classes.items()
+            for test in tests
+        ]
+
+    def to_frame(self) -> DataFrame:
+        """Return one row per tested input; ``copies.to_frame()`` has one per model."""
+        return dataframe(self.rows())
+
+
+view_of.register(AttentionDebate, debate_page)
+
+
+@checked
+def attention_debate(
+    model: Any,
+    inputs: Any,
+    labels: Any,
+    *,
+    processor: Any = None,
+    tokenizer: Any = None,
+    validation: tuple[Any, Any] | Annotated[float, Limits(0, 0.9, open_low=True)] = 0.2,
+    tested: Count = 100,
+    permutations: Count = 100,
+    attention_at: Mapping[str, str] | None = None,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
+    progress: bool | None = None,
+    **training: Any,
+) -> AttentionDebate:
+    """Test attention as an explanation of a classifier by the experiments of the debate, on labelled examples.
+
+    On held-out inputs, at most ``tested`` of them (Jain & Wallace 2019): Kendall's τ of attention with gradients and
+    with leave-one-out; ``permutations`` of the weights; adversarial attention with the same output. On copies of the
+    model (Wiegreffe & Pinter 2019): uniform and adversarial attention, other seeds, and an MLP guided by attention.
+    ``training``: options of ``wf.retrained_attention``, such as ``epochs``, ``lr`` and ``seeds``. The model can be a
+    transformer, or a recurrent network whose weights ``attention_at`` names.
+
+    Misleads when: the copies are trained too briefly; by majority, tests that ask different things count alike.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> texts, labels = list(wf.demo.SENTENCES) * 2, list(wf.demo.SENTENCE_LABELS) * 2
+    >>> brief = {"epochs": 1, "guide_epochs": 1, "lambdas": [0.1]}
+    >>> wf.attention_debate(model, texts, labels, tokenizer=tokenizer, permutations=10, **brief).show()
+    """
+    started = time.perf_counter()
+    explainer = loaded_as(CoreExplainer, model, processor, attention_at)
+    settings: dict[str, Any] = {"validation": validation, "batch_size": batch_size, "seed": seed}
+    training = checked_options(retrained_attention, "retrained_attention", training)
+    with explainer.borrowed():
+        examples = examples_of(explainer, inputs, labels, **settings)
+    order = torch.randperm(len(examples.validation), generator=torch.Generator().manual_seed(seed))
+    held = [examples.at(examples.validation[place]) for place in sorted(order[:tested].tolist())]
+    source = explainer.source(examples.inputs[held[0][0]]).select([number for _, number in held])
+    exam = Exam(explainer, source, seed=seed, batch_size=batch_size, progress=progress)
+    tests = jain_wallace(exam, permutations=permutations)
+    copies = retrained_attention(explainer, inputs, labels, **settings, progress=progress, **training)
+    cost = replace(copies.cost, seconds=time.perf_counter() - started)
+    return AttentionDebate(tests, copies, seed, cost, copies.warnings)

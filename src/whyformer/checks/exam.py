@@ -214,17 +214,13 @@ class Exam:
         """One input without neighbours and padding. own_answer: of what the model predicts, whatever is explained."""
         return self.session.run([row], alone=True, scalar=self.scalar, own_answer=own_answer)
 
-    def explain(
-        self, inputs: Any = None, *, explainer: CoreExplainer | None = None, target: Any = None, **settings: Any
-    ) -> list[Explanation]:
-        """One explanation per input, by the method under examination unless ``method`` says otherwise."""
+    def explain(self, inputs: Any = None, *, target: Any = None, **settings: Any) -> list[Explanation]:
+        """Return one explanation per input, by the method under examination unless ``method`` says otherwise."""
         asked: dict[str, Any] = {"method": self.wanted, "seed": self.seed, "progress": False}
         asked |= {"target": self.target if target is None else target, "batch_size": self.session.asked_size}
         if "method" not in settings:
             asked |= self.options
-        explanations = (explainer or self.explainer).explain(
-            self.inputs if inputs is None else inputs, **(asked | settings)
-        )
+        explanations = self.explainer.explain(self.inputs if inputs is None else inputs, **(asked | settings))
         if any(not isinstance(e, Explanation) for e in explanations):
             raise NotOffered("the changed inputs have several explanations each (detections, generated tokens).")
         return list(explanations)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from whyformer.capture.lookups import ShiftEmbedding
 from whyformer.checks.attention_rows import mean_known, rank_agreement
 from whyformer.checks.exam import Exam, Finding, ordinary, same_order
-from whyformer.errors import BadInput, NotOffered
+from whyformer.errors import NotOffered
 from whyformer.inputs.modalities import Source
 from whyformer.parameters import Count, Rate
 from whyformer.results.types import Explanation
@@ -37,53 +37,36 @@ class Stability:
     spearman: float
     lowest_spearman: float
     same_answer: float  # share of noisy inputs with the same prediction; NaN for models of a number
-    paraphrase_spearman: float  # over the words that both have; NaN without paraphrases
-    paraphrase_same_answer: float
 
     def findings(self) -> tuple[Finding, ...]:
-        findings = []
-        if not math.isnan(self.sensitivity):
-            numbers = {"max_sensitivity": self.sensitivity, "spearman": self.spearman, "same_answer": self.same_answer}
-            steady = self.spearman >= STEADY
-            text = (
-                f"Noise of {self.noise:.0%} of the input's standard deviation changes the map by up to "
-                f"{self.sensitivity:.0%} ({same_order(self.spearman)})"
-            )
-            if not math.isnan(self.same_answer):
-                text += f"; {self.same_answer:.0%} of the predictions stay the same"
-            text += "."
-            findings.append(Finding("ok" if steady else "warning", "stability", "Noise", text, numbers))
-        if not math.isnan(self.paraphrase_same_answer):
-            rho, same = self.paraphrase_spearman, self.paraphrase_same_answer
-            maps = "too few shared words to compare" if math.isnan(rho) else f"{same_order(rho)}, over shared words"
-            text = f"For the paraphrases, {same:.0%} of the predictions stay the same. Maps: {maps}."
-            level = "warning" if rho < STEADY and same == 1 else "ok"
-            numbers = {"spearman": rho, "same_answer": same}
-            findings.append(Finding(level, "stability", "Paraphrase", text, numbers))
-        return tuple(findings)
+        if math.isnan(self.sensitivity):
+            return ()
+        numbers = {"max_sensitivity": self.sensitivity, "spearman": self.spearman, "same_answer": self.same_answer}
+        text = (
+            f"Noise of {self.noise:.0%} of the input's standard deviation changes the map by up to "
+            f"{self.sensitivity:.0%} ({same_order(self.spearman)})"
+        )
+        if not math.isnan(self.same_answer):
+            text += f"; {self.same_answer:.0%} of the predictions stay the same"
+        level = "ok" if self.spearman >= STEADY else "warning"
+        return (Finding(level, "stability", "Noise", f"{text}.", numbers),)
 
 
-def stability(
-    exam: Exam, *, noise: Rate = 0.05, draws: Count = 5, paraphrases: Sequence[str] | None = None
-) -> Stability:
-    """Explain again with noise on the input (word embeddings, pixels, floats), or with a paraphrase of each input.
+def stability(exam: Exam, *, noise: Rate = 0.05, draws: Count = 5) -> Stability:
+    """Explain again with noise on the input (word embeddings, pixels, floats).
 
     ``noise``: standard deviation of the noise as a share of that of the input. Max-sensitivity (Yeh et al. 2019,
-    arXiv:1901.09392) is the largest relative change over ``draws``. ``paraphrases``: one per input.
+    arXiv:1901.09392) is the largest relative change over ``draws``.
 
     Misleads when: the prediction itself changes under the noise; see the share of predictions that stay the same.
     """
-    if paraphrases is not None and (isinstance(paraphrases, str) or len(paraphrases) != exam.size):
-        raise BadInput(f"paraphrases: give one per input ({exam.size}).")
-    base = exam.explanations
     each = tuple[tuple[float, float, float], ...]
     drawn = [
         exam.cached(each, ("stability", noise, draw), partial(_noisy_changes, exam, noise, draw))
         for draw in exam.track(range(draws), "noise")
     ]
     # per input: all draws
-    moved, ranks, same = ([[d[row][i] for d in drawn] for row in range(len(base))] for i in range(3))
-    said = _paraphrased(exam, list(paraphrases)) if paraphrases is not None else (math.nan, math.nan)
+    moved, ranks, same = ([[d[row][i] for d in drawn] for row in range(exam.size)] for i in range(3))
     known = [r for row in ranks for r in row if not math.isnan(r)]
     return Stability(
         exam.method.name,
@@ -93,18 +76,17 @@ def stability(
         mean_known([mean_known(row) for row in ranks]),
         min(known, default=math.nan),
         mean_known([mean_known(row) for row in same]),
-        *said,
     )
 
 
 def _noisy_changes(exam: Exam, noise: float, draw: int) -> tuple[tuple[float, float, float], ...]:
     """Per input: how far the scores moved, how far they agree, and whether the answer stayed."""
     per_input = []
-    for before, again in zip(exam.explanations, _noisy(exam, noise, draw), strict=True):
-        a, b = ordinary(before), ordinary(again)
+    for before, after in zip(exam.explanations, _noisy(exam, noise, draw), strict=True):
+        a, b = ordinary(before), ordinary(after)
         moved = float(np.linalg.norm(b - a) / max(1e-12, float(np.linalg.norm(a))))
         classes = before.prediction.probability is not None
-        same = float(again.prediction.index == before.prediction.index) if classes else math.nan
+        same = float(after.prediction.index == before.prediction.index) if classes else math.nan
         per_input.append((moved, rank_agreement(a, b), same))
     return tuple(per_input)
 
@@ -121,32 +103,11 @@ def _noisy(exam: Exam, noise: float, draw: int) -> list[Explanation]:
         with ShiftEmbedding(table, lambda ids: F.embedding(ids.to(moves.device), moves)):
             return exam.explain(target=exam.targets)
     main = exam.batch.tensors.get(modality.main)
-    several = modality.multi_input and not modality.pixels  # a detector's one input are those
-    if main is None or not main.is_floating_point() or several:
+    if main is None or not main.is_floating_point() or (modality.multi_input and not modality.pixels):
         raise NotOffered("noise needs one tensor of floats or token ids; this input has several, or categories.")
     noisy = main + noise * float(main.float().std()) * torch.randn(main.shape, generator=generator).to(main)
     changed = exam.batch.with_tensors(**{modality.main: noisy})
     return exam.explain(Source(modality, changed, changed.size), target=exam.targets)
-
-
-def _paraphrased(exam: Exam, paraphrases: list[str]) -> tuple[float, float]:
-    """Mean Spearman over the words that both have, and the share of inputs with the same answer."""
-    again = exam.explain(paraphrases, target=exam.targets)
-    ranks, same = [], []
-    for a, b in zip(exam.explanations, again, strict=True):
-        one, other = _by_word(a), _by_word(b)
-        shared = sorted(one.keys() & other.keys())
-        ranks.append(rank_agreement(np.array([one[w] for w in shared]), np.array([other[w] for w in shared])))
-        same.append(float(a.prediction.index == b.prediction.index))
-    return mean_known(ranks), mean_known(same)
-
-
-def _by_word(explanation: Explanation) -> dict[str, float]:
-    """Total score of each word, whatever its case."""
-    scores: dict[str, float] = {}
-    for word, score in explanation.words():
-        scores[word.lower()] = scores.get(word.lower(), 0.0) + score
-    return scores
 
 
 COMPANY = 1e-3  # relative difference that rounding explains

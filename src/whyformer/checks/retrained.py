@@ -159,7 +159,7 @@ class RetrainedAttention(Result):
             f"Accuracy of a classifier without context, by the weights that it is guided by: {accuracies}. The model's "
             f"attention against uniform weights: {with_interval((gain, low, high))}."
         )
-        numbers = {GUIDES[m.name]: m.accuracy for m in guides if m.name in GUIDES}
+        numbers = {GUIDES[m.name]: m.accuracy for m in guides}
         return self._finding(level, "Guided MLP", text, meaning, numbers)
 
     def _adversary(self) -> Finding:
@@ -213,7 +213,6 @@ def retrained_attention(
     lambdas: Annotated[Sequence[Weight], NotEmpty()] = (0.0, 0.01, 0.1, 1.0),
     guide_epochs: Count = 20,
     seeds: Count = 2,
-    others: Mapping[str, Any] | None = None,
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,
     seed: Seed = 0,
@@ -229,8 +228,7 @@ def retrained_attention(
 
     labels: one per input, names or numbers of classes. validation: (inputs, labels), or the share of the inputs that is
     held out. start: from the model's weights, or from "fresh" ones, as in the paper. lr: learning rate of Adam; 1e-4,
-    or 1e-3 for fresh weights. seeds: number of copies trained with their own attention. others: models by name, e.g.
-    another encoder, whose attention guides an MLP, too.
+    or 1e-3 for fresh weights. seeds: number of copies trained with their own attention.
 
     Misleads when: the training is too short or the learning rate too high: compare "retrained" with "the model".
 
@@ -250,7 +248,6 @@ def retrained_attention(
         classes_of, notes = _classes(reader)
         rows = [*examples.train, *examples.validation]
         base = reader.said(rows, values=True)
-    lent = {name: _attention_of(other, loaded, examples, base) for name, other in (others or {}).items()}
     rate = (1e-3 if start == "fresh" else 1e-4) if lr is None else lr
     settings = {"epochs": epochs, "lr": rate, "seed": seed, "track": tracker(progress)}
     trial = _Trial(loaded, examples, base, classes_of, settings, start)
@@ -271,10 +268,9 @@ def retrained_attention(
     lstm = trial.guided(LSTM, None, guide_epochs, recurrent=True)
     models.append(trial.measured(LSTM, lstm))
     weights_by = (even, None, lstm.attention, base.attention, guide.attention)
-    guides = dict(zip(GUIDES, weights_by, strict=True)) | {f"MLP, attention of {n}": w for n, w in lent.items()}
-    for name, weights_of in guides.items():
-        found = trial.guided(name, weights_of, guide_epochs)
-        models.append(trial.measured(name, fine_tuning.Said(found.probability)))  # an MLP is no model with attention
+    for name, weights_of in zip(GUIDES, weights_by, strict=True):
+        mlp = trial.guided(name, weights_of, guide_epochs)
+        models.append(trial.measured(name, fine_tuning.Said(mlp.probability)))  # an MLP is no model with attention
     passes = (trial.passes + reader.passes) / len(rows)
     options = {"start": start, "epochs": epochs, "lr": rate, "guide_epochs": guide_epochs, "seed": seed}
     return RetrainedAttention(
@@ -354,20 +350,6 @@ class _Trial:
         counts = [((guess == c) & (truth == c), (guess == c).sum() + (truth == c).sum()) for c in np.unique(truth)]
         f1 = float(np.mean([2 * float(hit.sum()) / float(count) for hit, count in counts]))
         return TrainedModel(name, weight, *accuracy, f1, float(np.mean(apart)), far)
-
-
-def _attention_of(other: Any, loaded: LoadedModel, examples: fine_tuning.Examples, base: fine_tuning.Said) -> Any:
-    """Attention of another model on the same ordinary tokens, laid over the positions of the model."""
-    their = loaded_as(LoadedModel, other, None if isinstance(other, LoadedModel) else loaded.processor)
-    with their.borrowed():
-        said = fine_tuning.ExampleRunner(their, examples).said([*examples.train, *examples.validation])
-    result = {}
-    for row, words in base.ordinary.items():
-        weights = said.attention[row][said.ordinary[row]]
-        if len(weights) != int(words.sum()):
-            raise BadInput("others: a model splits the inputs into other tokens. Give models with the same tokenizer.")
-        result[row] = torch.zeros(len(words)).masked_scatter(words, weights)
-    return result
 
 
 def examples_of(

@@ -93,7 +93,7 @@ def check(asked: CommandArguments) -> None:
         raise BadInput(
             "--train uses the examples of its file: omit texts, --file, --checks, --method, --target and --cache."
         )
-    from whyformer.checks.debate import attention_debate
+    from whyformer.checks.attention_debate import attention_debate
 
     texts, labels = labelled(asked.train)
     model, processor, kind = asked.load_any()

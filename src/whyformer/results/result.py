@@ -36,8 +36,8 @@ RESULTS: dict[str, type[Result]] = {}  # what a file says it holds → the class
 # Modules with kinds of results, imported when a file holds what is not known yet.
 HOMES = tuple(
     f"whyformer.{home}"
-    for home in "results.types tables heads concepts evaluate.comparison evaluate.recommendation checks.debate "
-    "checks.exam checks.retrained language.citations language.traces jobs.dataset learned.learned "
+    for home in "results.types tables heads concepts evaluate.comparison evaluate.recommendation checks.exam "
+    "checks.attention_debate checks.retrained language.citations language.traces jobs.dataset learned.learned "
     "reports.report".split()
 )
 RETIRED = ("experts", "syntactic heads")  # kinds of results that are no longer made
