@@ -133,7 +133,7 @@ VERBS = [
     wf.explain, wf.compare, wf.recommend, wf.check, wf.head_importance, wf.tcav, wf.activation_maximization,
     wf.explain_global, wf.feature_permutation, tables.row_attention, wf.load, heads.pruning_curve, heads.learn_gates,
     tables.explain_in_context,
-    heads.gate_curve, heads.layer_profile, heads.roles, heads.induction, heads.circuits, heads.direct_logit,
+    heads.layer_profile, heads.roles, heads.induction, heads.circuits, heads.direct_logit,
     concepts.tcav, wf.Explainer, wf.Explainer.explain, wf.Explainer.record, wf.Table,
 ]  # fmt: skip
 

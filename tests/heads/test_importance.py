@@ -20,7 +20,7 @@ from tests.references.head_importance import masked
 from tests.references.head_lrp import lrp_relevance
 from whyformer.capture.roles import Gate
 from whyformer.errors import BadInput, NothingCaptured, NotOffered, UnknownName
-from whyformer.heads import HeadImportance, gate_curve, head_importance, learn_gates, pruning_curve
+from whyformer.heads import HeadImportance, head_importance, learn_gates, pruning_curve
 from whyformer.heads.importance import normalized
 from whyformer.heads.pruning import final_gates, open_probability, removal_order, sampled_gates
 from whyformer.loan.borrow import module_names
@@ -411,13 +411,6 @@ def test_learning_keeps_the_head_that_matters() -> None:
 
 def test_no_penalty_keeps_everything() -> None:
     assert learn_gates(OneUsefulHead(), *useful_data(64), penalty=0.0, steps=20).kept == 2
-
-
-def test_curve_of_learned_gates() -> None:
-    how: dict[str, Any] = {"penalties": (0.05, 10.0), "steps": 150, "batch_size": 32}
-    got = gate_curve(OneUsefulHead(), *useful_data(64), test=useful_data(40), **how)
-    assert list(got.kept) == [2, 1, 0] and got.samples.shape == (40, 3)
-    assert got.values[1] >= got.values[0] - 0.02 and got.values[2] < got.values[1]
 
 
 @pytest.mark.parametrize("name", ["bert", "looped_heads"])

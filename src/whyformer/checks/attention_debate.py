@@ -1,4 +1,4 @@
-"""The debate about attention: Serrano & Smith 2019, Wiegreffe & Pinter 2019, and all experiments on labelled examples."""
+"""The debate about attention: checks by Serrano & Smith and Wiegreffe & Pinter (2019), and ``wf.attention_debate``."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from whyformer.heads.head_circuits import Circuits, DirectShares, circuits, dire
 from whyformer.heads.head_roles import HeadRoles, InductionScores, induction, roles
 from whyformer.heads.importance import HeadImportance, LayerProfile, head_importance, layer_profile
 from whyformer.heads.norms import level_maps, norms_scatter
-from whyformer.heads.pruning import LearnedGates, PruningCurve, gate_curve, learn_gates, pruning_curve
+from whyformer.heads.pruning import LearnedGates, PruningCurve, learn_gates, pruning_curve
 
 __all__ = [
     "Circuits",
@@ -21,7 +21,6 @@ __all__ = [
     "PruningCurve",
     "circuits",
     "direct_logit",
-    "gate_curve",
     "head_importance",
     "induction",
     "layer_profile",

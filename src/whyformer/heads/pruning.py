@@ -23,7 +23,7 @@ from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Cost
 from whyformer.run import Run
-from whyformer.run.session import Session, passing_through
+from whyformer.run.session import passing_through
 from whyformer.shapes import Array
 from whyformer.views.head_views import gates_view, pruning_view
 from whyformer.views.view import view_of
@@ -54,7 +54,7 @@ class PruningCurve(Result):
     high: Float64
     samples: Float64  # (S, P) one row per input
     metric: str
-    order: tuple[tuple[int, int], ...]  # (layer, head), the first taken away first; () for learned gates
+    order: tuple[tuple[int, int], ...]  # (layer, head), the first taken away first
     name: str  # what made the order
     heads: int  # of the whole model
     cost: Cost = field(default_factory=Cost)
@@ -117,39 +117,22 @@ def pruning_curve(
         for step, gates_LH in zip(steps, gates, strict=True):
             for at in removed[:step]:
                 gates_LH[at] = 0
-        kept = np.array([total - n for n in steps])
-        return _curve(session, gates, kept, known, metric, seed, tuple(removed), name)
-
-
-def _curve(
-    session: Session,
-    gates: list[Tensor],
-    kept: Array,
-    labels: list[Any] | None,
-    metric: str | Metric,
-    seed: int,
-    order: tuple[tuple[int, int], ...],
-    name: str,
-) -> PruningCurve:
-    """Measure the model under each table of gates, the first of which leaves all heads open."""
-    label = "pruning" if order else "learned gates"
-    samples = session.gather(lambda run, rows: _values(run, rows, gates, labels, metric), label=label)
-    low, high = interval(samples, seed) if metric not in SHARES else share_interval(samples.mean(0), len(samples))
-    points = np.argsort(-kept, kind="stable")  # penalties need not close more heads from one to the next
-    return PruningCurve(
-        kept=kept[points],
-        values=samples.mean(0)[points],
-        low=low[points],
-        high=high[points],
-        samples=samples[:, points],
-        metric=metric if isinstance(metric, str) else getattr(metric, "__name__", "metric"),
-        order=order,
-        name=name,
-        heads=len(session.heads),
-        cost=session.cost(),
-        warnings=session.warnings,
-        model=type(session.model).__name__,
-    )
+        samples = session.gather(lambda run, rows: _values(run, rows, gates, known, metric), label="pruning")
+        low, high = interval(samples, seed) if metric not in SHARES else share_interval(samples.mean(0), len(samples))
+        return PruningCurve(
+            kept=np.array([total - n for n in steps]),
+            values=samples.mean(0),
+            low=low,
+            high=high,
+            samples=samples,
+            metric=metric if isinstance(metric, str) else getattr(metric, "__name__", "metric"),
+            order=tuple(removed),
+            name=name,
+            heads=total,
+            cost=session.cost(),
+            warnings=session.warnings,
+            model=type(session.model).__name__,
+        )
 
 
 def removal_order(order: Any, heads: list[tuple[int, int]], seed: int) -> tuple[list[tuple[int, int]], str]:
@@ -322,40 +305,6 @@ def learn_gates(
             options=options,
             cost=session.cost(),
         )
-
-
-@parameters.checked
-def gate_curve(
-    model: Any,
-    inputs: Any,
-    labels: Any,
-    *,
-    test: tuple[Any, Any],
-    processor: Any = None,
-    tokenizer: Any = None,
-    penalties: Annotated[Sequence[parameters.Weight], parameters.NotEmpty()] = (0.005, 0.01, 0.02, 0.05, 0.1),
-    steps: parameters.Count = 200,
-    lr: parameters.Rate = 0.1,
-    start: float = 2.0,
-    metric: Annotated[str, parameters.OneOf(*METRICS)] = "accuracy",
-    attention_at: Mapping[str, str] | None = None,
-    batch_size: parameters.BatchSize | None = None,
-    seed: parameters.Seed = 0,
-    progress: bool | None = None,
-) -> PruningCurve:
-    """Train gates on ``inputs`` at several penalties and measure each on ``test`` = (inputs, labels): the metric
-    against the heads kept. The point of the whole model is included; penalties that keep the same heads coincide.
-    """
-    opening: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
-    opening["progress"] = progress
-    training: dict[str, Any] = {"steps": steps, "lr": lr, "start": start, "seed": seed}
-    trained = [learn_gates(model, inputs, labels, penalty=penalty, **training, **opening) for penalty in penalties]
-    with passing_through(model, test[0], **opening) as session:
-        known = kinds.checked_labels(test[1], session.size)
-        whole = kinds.open_gates(session)
-        tables = [whole] + [torch.nan_to_num(torch.from_numpy(result.gates)).to(whole) for result in trained]
-        kept = np.array([len(session.heads), *(result.kept for result in trained)])
-        return _curve(session, tables, kept, known, metric, seed, (), "learned gates")
 
 
 view_of.register(PruningCurve, pruning_view)

@@ -17,9 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from whyformer import files
-from whyformer.engines.perturbation.game import game_of_scores
-from whyformer.engines.perturbation.players import absent_player, held_units
-from whyformer.engines.perturbation.variants import Replaced, grouped_variants
+from whyformer.engines.perturbation.players import held_units
 from whyformer.errors import BadInput, NotOffered, NotOverUnits
 from whyformer.inputs.base import Modality
 from whyformer.learned.certificate import Certificate
@@ -38,7 +36,6 @@ from whyformer.views.comparison_view import learned_page
 from whyformer.views.view import view_of
 
 HEADER, CHECKSUM = "learned", "checksum"  # entries of the file's metadata
-FAR_ERRORS = 3  # times the usual error of a removal, beyond which check_home warns
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +69,6 @@ class Learned(Result, Named):
     weights: dict[str, Float32] = field(repr=False)
     replace: str | int | None = None  # the baseline of masked features; None: the default
     hold: int | None = None  # the unit that is never masked
-    beside: dict[str, Float32] = field(default_factory=dict)  # (L, H) other importances of heads, with linear=True
     certificate: Certificate | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -204,43 +200,33 @@ class Learned(Result, Named):
 def _method(learned: Learned) -> Method:
     """The entry of the registry. It is not in ``list_methods()``: names of learned methods come and go."""
 
-    def explain(run: Run, *, check_home: bool = False) -> Attribution:
+    def explain(run: Run) -> Attribution:
         """Predict Shapley values from one pass, by a network that was trained on this model (wf.learn).
-
-        ``check_home``: compare the prediction with one more pass, in which half of the features are masked.
 
         Misleads when: the input is unlike those learned from; its certificate holds for inputs like these.
         """
         learned.require(run)
         scores_BN = torch.zeros(run.keep_BN.shape, dtype=torch.float64)
-        warnings, distances, errors = [], [], []
-        kept_BN, found = run.keep_BN.cpu(), features_of(run, hold=learned.hold)
+        warnings, distances = [], []
+        keep_BN, each = run.keep_BN.cpu(), features_of(run, hold=learned.hold)
         if any(target.versus is not None for target in run.targets):  # known from the pass of the features
             raise NotOffered(f"{learned.name} explains one class at a time: explain both, and subtract.")
         for row, (features, scores_U, distance) in enumerate(
-            zip(found, *learned.scores(found, run.value_B), strict=True)
+            zip(each, *learned.scores(each, run.value_B), strict=True)
         ):
-            by_token = np.zeros(int(kept_BN[row].sum()))
+            by_token = np.zeros(int(keep_BN[row].sum()))
             for members, score in zip(features.members, scores_U, strict=True):
                 by_token[list(members)] = score / len(members)
-            scores_BN[row, kept_BN[row]] = torch.from_numpy(by_token)
-            told = [learned.certificate.line] if learned.certificate is not None else []
+            scores_BN[row, keep_BN[row]] = torch.from_numpy(by_token)
+            remarks = [learned.certificate.line] if learned.certificate is not None else []
             if distance > learned.distance:
-                told.append(
+                remarks.append(
                     f"this input is unlike those that {learned.name} was trained on (feature distance {distance:.2f}; "
                     f"limit {learned.distance:.2f}): do not rely on its scores."
                 )
             distances.append(distance)
-            if check_home:
-                errors.append(_removal(run, row, features, scores_U, learned.replace))
-                if abs(errors[-1]) > FAR_ERRORS * learned.error:
-                    told.append(
-                        f"with half of the features masked, the output is {errors[-1]:+.3g} off the prediction (usual "
-                        f"error {learned.error:.2g}): do not rely on these scores."
-                    )
-            warnings.append(told)
+            warnings.append(remarks)
         checks = {"feature_distance": torch.tensor(distances)}
-        checks |= {"removal_error": torch.tensor(errors)} if check_home else {}
         return Attribution(scores_BN.to(run.keep_BN.device).float(), checks=checks, warnings=warnings)
 
     certificate = learned.certificate
@@ -249,8 +235,8 @@ def _method(learned: Learned) -> Method:
         run=explain,
         paper="loss: FastSHAP, Jethani et al. 2022 (ICLR), arXiv:2107.07436; masks: Covert & Lee 2021",
         needs=frozenset({"attention_gradients", "values"}),
-        cost=over_maskings(lambda units, check_home=False, **options: (1 + int(check_home), 1)),
-        cost_text="1 forward + 1 backward; one more forward with check_home",
+        cost=over_maskings(lambda units, **options: (1, 1)),
+        cost_text="1 forward + 1 backward",
         signed=True,
         class_specific=True,
         specificity="attention",
@@ -260,21 +246,6 @@ def _method(learned: Learned) -> Method:
         fingerprint=learned.fingerprint,
         errors=learned.errors,
     )
-
-
-def _removal(run: Run, row: int, features: UnitFeatures, scores_U: Array, replacement: str | int | None) -> float:
-    """f(S) - (f(N) - Σ_{j∉S} φ_j) for one random half S of the features."""
-    parts = features.parts
-    if len(parts) < 2:
-        return 0.0
-    generator = np.random.default_rng([run.seed, len(parts)])
-    present = np.zeros(len(parts), dtype=bool)
-    present[generator.permutation(len(parts))[: len(parts) // 2]] = True
-    removable = run.removable(row)
-    members = [tuple(i for i in features.members[part] if removable[i]) for part in parts]
-    made = grouped_variants if run.segments else Replaced
-    game = game_of_scores(run, row, made(run, row, members, absent_player(run, replacement)), len(parts))
-    return float(game.scores(present[None])[0]) - (float(run.value_B[row]) - float(scores_U[parts[~present]].sum()))
 
 
 def fingerprint_of(model: nn.Module) -> str:
@@ -349,10 +320,10 @@ def features_of(run: Run, device: torch.device | None = None, hold: int | None =
     if not bool(heads_BNF.isfinite().all() & states_BNS.isfinite().all()):
         raise NotOffered("attention or its gradient holds NaN or infinity: run the model in float32.")
     heads_BNF, states_BNS = heads_BNF.to(device), states_BNS.to(device)  # in one copy
-    kept, held = run.keep_BN.cpu(), held_units(run, hold)
+    keep_BN, held = run.keep_BN.cpu(), held_units(run, hold)
     features = []
     for row in range(run.batch.size):
-        there = torch.nonzero(kept[row])[:, 0].to(heads_BNF.device)
+        there = torch.nonzero(keep_BN[row])[:, 0].to(heads_BNF.device)
         heads_UF, states_US = heads_BNF[row, there], states_BNS[row, there]
         members: list[tuple[int, ...]] = [(i,) for i in range(len(heads_UF))]
         units = run.units[row]

@@ -6,7 +6,6 @@ import dataclasses
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,11 +15,10 @@ import numpy as np
 import torch
 
 from whyformer.engines.perturbation.game import COLUMNS
-from whyformer.errors import BadInput, NonFinite, NotOffered, WhyformerError
+from whyformer.errors import BadInput, NonFinite, NotOffered
 from whyformer.evaluate.candidate import some_inputs
 from whyformer.evaluate.games import Games, games_of
 from whyformer.explainer import CoreExplainer
-from whyformer.heads.importance import head_importance
 from whyformer.inputs.units import Segments
 from whyformer.learned.certificate import certify
 from whyformer.learned.learned import Learned, UnitFeatures, features_of, fingerprint_of, head_counts, refuse
@@ -130,19 +128,7 @@ def learn(
         versions=versions(),
     )
     certificate = certify(explainer, learned.name, some_inputs(inputs, held), asked)
-    beside = _other_importances(explainer, some_inputs(inputs, held)) if linear else {}
-    return dataclasses.replace(learned, beside=beside, certificate=certificate)
-
-
-def _other_importances(explainer: CoreExplainer, inputs: Any) -> dict[str, Array]:
-    """(L, H) by the kind of head_importance; those that this model has."""
-    found: dict[str, Array] = {}
-    for kind in ("gradient", "confidence", "relevance"):
-        options: dict[str, Any] = {"rule": "generic"} if kind == "relevance" else {}
-        with suppress(WhyformerError):
-            asked = {"attention_at": explainer.attention_at, "progress": False, **options}
-            found[kind] = head_importance(explainer.model, inputs, explainer.processor, kind=kind, **asked).scores
-    return found
+    return dataclasses.replace(learned, certificate=certificate)
 
 
 def _limit(network: Network, examples: Sequence[Example]) -> float:

@@ -275,8 +275,6 @@ def learned_page(result: Any) -> Page:
     views = [_certificate(result)]
     if result.linear:
         views.append(_head_weights(result))
-    if result.beside:
-        views.append(_other_importances(result))
     return Page(result.title, tuple(views), () if result.certificate is None else (result.certificate.verdict,))
 
 
@@ -334,28 +332,3 @@ def _head_weights(result: Any) -> View:
     )
     caption = "Weights of standardized features: how many units of the output one standard deviation of a feature adds."
     return View("Heads", panels, caption=caption, columns=2, legend=strength, second_legend=signed)
-
-
-BESIDE = {
-    "gradient": "Gradient of its output (Michel et al. 2019)",
-    "confidence": "Largest attention weight (Voita et al. 2019)",
-    "relevance": "Share of its layer's relevance",
-}
-
-
-def _other_importances(result: Any) -> View:
-    """Importances of heads that need no learning, with their rank correlation with the learned weights."""
-    from scipy.stats import spearmanr
-
-    sizes_LH = np.sqrt((result.head_weights**2).sum(-1))
-    there_LH = np.isfinite(sizes_LH)
-    panels, facts = [], []
-    for kind, scores_LH in result.beside.items():
-        scale = head_scale([scores_LH], meaning="")
-        panels.append(Panel((head_map(scores_LH, scale),), BESIDE[kind]))
-        both = sizes_LH[there_LH], np.asarray(scores_LH, float)[there_LH]
-        agreement = float(spearmanr(*both).statistic) if min(np.ptp(each) for each in both) > 0 else math.nan
-        if not math.isnan(agreement):
-            facts.append(Fact(BESIDE[kind], f"rank correlation with the learned weights {agreement:+.2f}"))
-    caption = "wf.head_importance on the held-out inputs; colours are relative to the largest value of each."
-    return View("Beside importances that need no learning", tuple(panels), tuple(facts), caption=caption, columns=2)
