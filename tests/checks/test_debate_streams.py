@@ -1,4 +1,4 @@
-"""The attention debate with several streams (LXMERT, T5, CLIP, DETR) and inside windows (Swin)."""
+"""The attention debate with several streams (LXMERT, T5, CLIP, DETR)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ from tests.checks.quick import exam_of
 from tests.methods.properties import model_of
 from tests.models import CASES, run
 from tests.references.checks import attention_debate as twin
-from tests.references.windows import window_tokens
-from whyformer.checks.attention_debate import importance, serrano_smith, wiegreffe_pinter, without
+from whyformer.checks.attention_debate import importance, wiegreffe_pinter, without
 from whyformer.checks.attention_rows import (
     IN_SHARES,
     LayerRows,
-    gradient_x_input,
     jsd,
-    leave_one_out,
     outputs_with,
     rows_of,
 )
@@ -39,7 +36,6 @@ LAST = {
     "t5": [(4, ("target", "target")), (5, ("target", "source"))],
     "clip": [(1, ("image", "image")), (3, ("text", "text"))],
     "detr": [(5, ("queries", "image"))],
-    "swin": [(2, ("image", "image"))],
 }
 
 
@@ -71,7 +67,7 @@ def answered(
         changed = attention.clone()
         maps_BHQK = changed if changed.ndim == 4 else changed[None]  # DETR, before transformers 5
         size = attention.shape[-2]
-        for i, row in enumerate(place.rows):  # windows stand one after the other in the batch
+        for i, row in enumerate(place.rows):
             maps_BHQK[row // size, :, row % size] = rows_HRK[:, i].to(attention.dtype)
         return changed
 
@@ -87,7 +83,6 @@ def test_the_rows_that_are_changed_are_those_that_feed_the_head(name: str) -> No
     assert sorted((p.layer, p.asks) for p in places) == sorted(LAST[name])
     last = CASES["t5"].inputs()["decoder_input_ids"].shape[1] - 1
     read = {"lxmert": {"text": (0,)}, "detr": {"queries": (2,)}, "t5": {"target": (last,)}}
-    read["swin"] = {"image": tuple(range(16))}
     rows = {p.asks[0]: p.rows for p in places}
     assert rows == read.get(name, rows)
     for place in places:
@@ -100,7 +95,7 @@ def test_the_rows_that_are_changed_are_those_that_feed_the_head(name: str) -> No
 
 @pytest.mark.parametrize(
     ("name", "rows", "layers"),
-    [*((name, "all", "all") for name in ("bert", "lxmert", "detr", "swin")), ("t5", "readout", "last")],
+    [*((name, "all", "all") for name in ("bert", "lxmert", "detr")), ("t5", "readout", "last")],
 )
 def test_imposed_rows_give_what_the_twin_gives(name: str, rows: str, layers: str) -> None:
     exam = exam_of(name)
@@ -151,72 +146,16 @@ def test_a_similarity_is_told_in_shares_of_what_the_units_add() -> None:
 # Windows
 
 
-def test_the_shown_map_inside_windows_is_the_mean_over_tokens() -> None:
-    exam = exam_of("swin")
-    own = CASES["swin"].reference()
-    with exam.borrowing():
-        one = exam.run(0)
-        for layer, windows, side, shift in ((1, 4, 8, 2), (2, 1, 4, 0)):
-            (place,) = rows_of(one, layer)
-            maps = own[layer].flatten(0, 1)[: windows * 4].view(windows, 4, 16, 16).mean(1)
-            want = np.zeros(side * side)
-            for number, tokens in enumerate(window_tokens(side, 4, shift)):
-                for j, token in enumerate(tokens):
-                    want[token] += float(maps[number, :, j].sum()) / side**2
-            shown = place.shown(place.weights_HRK[None])[0]
-            assert shown.tolist() == pytest.approx(want.tolist(), abs=1e-5)
-            over = place.over_units(shown[None])[0].view(8, 8)
-            share = 1 if layer == 1 else 4
-            for token in (0, 5, side * side - 1):
-                r, c = divmod(token, side)
-                step = 8 // side
-                assert float(over[r * step, c * step]) == pytest.approx(want[token] / share, abs=1e-6)
-
-
-def test_tokens_that_were_merged_are_taken_away_as_a_whole() -> None:
-    exam = exam_of("swin", target=1)
-    model, inputs = eager("swin"), alone("swin", 0)
-    with exam.borrowing():
-        one = exam.run(0)
-        (place,) = rows_of(one)
-        losses = leave_one_out(one, place.patches_PN)
-        slopes = gradient_x_input(one, place.patches_PN)
-    assert losses.shape == slopes.shape == (16,)
-    pixels = inputs["pixel_values"]
-    mean = pixels.mean((-2, -1), keepdim=True)
-    with torch.no_grad():
-        before = model(pixels).logits[0].softmax(-1)
-        for token in (0, 6, 15):
-            r, c = divmod(token, 4)
-            changed = pixels.clone()
-            changed[..., 8 * r : 8 * r + 8, 8 * c : 8 * c + 8] = mean
-            after = model(changed).logits[0].softmax(-1)
-            assert losses[token] == pytest.approx(float((after - before).abs().sum() / 2), abs=1e-5)
-    leaf = pixels.clone().requires_grad_()
-    with twin.answering(lambda _, attention: attention.detach()):
-        logits = model(leaf).logits[0]
-    others = torch.stack([x for i, x in enumerate(logits) if i != 1])
-    (grad,) = torch.autograd.grad(logits[1] - others.logsumexp(0), leaf)
-    detail = (grad * leaf).detach()[0].sum(0)
-    for token in (0, 6, 15):
-        r, c = divmod(token, 4)
-        want = abs(float(detail[8 * r : 8 * r + 8, 8 * c : 8 * c + 8].sum()))
-        assert slopes[token] == pytest.approx(want, rel=1e-3, abs=1e-5)
-
-
-def test_stages_have_tokens_of_their_own() -> None:
-    with pytest.raises(NotOffered, match="layers of one stage"):
-        serrano_smith(exam_of("swin"), layers="all")
-    assert len(serrano_smith(exam_of("swin"), layers=[0, 1], points=3).inputs) == 2
-    assert 0 < jain_wallace(exam_of("swin"), layers="all", **QUICK).inputs[0].median_change < 1
+def test_attention_inside_windows_is_refused() -> None:
+    with pytest.raises(NotOffered, match="inside windows"):
+        jain_wallace(exam_of("swin"), **QUICK)
 
 
 # Erasing
 
 
-@pytest.mark.parametrize("name", ["t5", "swin"])
-def test_erased_weights_are_those_of_the_position(name: str) -> None:
-    exam = exam_of(name)
+def test_erased_weights_are_those_of_the_position() -> None:
+    exam = exam_of("t5")
     with exam.borrowing():
         one = exam.run(0)
         places = rows_of(one)
@@ -238,7 +177,7 @@ def test_erased_weights_are_those_of_the_position(name: str) -> None:
 # The checks as a whole
 
 
-@pytest.mark.parametrize("name", ["lxmert", "clip", "swin"])
+@pytest.mark.parametrize("name", ["lxmert", "clip"])
 def test_the_debate_runs(name: str) -> None:
     found = wf.check(model_of(name), alone(name, 0), method="raw_attention", checks=SHARED)
     assert set(found.results) == set(SHARED) - ({"serrano_smith"} if name == "clip" else set())
@@ -248,7 +187,7 @@ def test_the_debate_runs(name: str) -> None:
     for one in found.results["wiegreffe_pinter"].inputs:
         assert one.change_everywhere > 0 and 0 < one.jsd <= math.log(2)
     # Every stream is drawn, and what is not known is left out.
-    drawn = {"clip": ["Heat", "TokenRun"], "lxmert": ["TokenRun", "Bars"], "swin": ["Heat"]}
+    drawn = {"clip": ["Heat", "TokenRun"], "lxmert": ["TokenRun", "Bars"]}
     for view in checkup_page(replace(found, results={"jain_wallace": found.results["jain_wallace"]})).views:
         kinds = [[type(mark).__name__ for mark in panel.marks] for panel in view.panels]
         assert all(kind == drawn[name] for kind in kinds)

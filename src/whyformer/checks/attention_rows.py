@@ -1,14 +1,13 @@
 """The attention rows of one input that a check changes: which layers, heads and queries, and which keys they weigh.
 
 V variant · R query row · K key of that row · P position. Special tokens keep their weights; what the ordinary tokens
-share among themselves is changed. With several streams, positions are those of all streams laid end to end; inside
-windows (Swin), they are the tokens of the layer's stage.
+share among themselves is changed. With several streams, positions are those of all streams laid end to end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,10 +17,9 @@ from torch import Tensor
 from whyformer.capture.roles import Impose
 from whyformer.engines.attention.maps import chosen_layers
 from whyformer.engines.perturbation.game import game_of_scores
-from whyformer.engines.perturbation.variants import Filled, Replaced, default_replacement, left_out
+from whyformer.engines.perturbation.variants import Replaced, default_replacement, left_out
 from whyformer.errors import AmbiguousLayout, NotOffered
 from whyformer.evaluate.games import asks_each
-from whyformer.inputs.image import ImageInput, patch_of_pixels
 from whyformer.loan.borrow import module_names
 from whyformer.methods.value_contributions import mixing_ratio
 from whyformer.parameters import OneOf, Place, Places
@@ -128,7 +126,6 @@ def column_of(run: Run) -> int:
 
 
 Rows = Annotated[str, OneOf("readout", "all")]
-HIDDEN = 1e-30  # Swin hides what is far away by -100, which leaves e^-100 = 4e-44 of a weight
 Choice = str | Place | Places
 
 
@@ -138,7 +135,7 @@ class LayerRows:
 
     layer: int  # number of the call
     heads: tuple[int, ...]
-    rows: tuple[int, ...]  # query rows of the call; those of windows are numbered through
+    rows: tuple[int, ...]  # query rows of the call
     weights_HRK: Tensor  # the model's own weights
     free_RK: Tensor  # keys whose weights may change: real, ordinary, and not hidden from the row
     read_R: Tensor  # how much each row feeds the head; sums to 1
@@ -146,7 +143,6 @@ class LayerRows:
     positions: int  # how many there are
     said: Callable[[Tensor], Tensor]  # see said_of
     asks: tuple[str, str] = ("", "")  # the streams of queries and keys
-    patches_PN: Tensor | None = field(default=None, repr=False)  # the share of each patch in a position, for windows
 
     @property
     def even_HRK(self) -> Tensor:
@@ -175,45 +171,36 @@ class LayerRows:
         empty = values_VRK.new_zeros(len(values_VRK), self.positions)
         return empty.index_add(1, self.keys_RK.flatten(), values_VRK.flatten(1))
 
-    def over_units(self, shown_VP: Tensor) -> Tensor:
-        """(V, N) over the positions of the input: a token that was merged of patches is shared out to them."""
-        return shown_VP if self.patches_PN is None else shown_VP @ self.patches_PN.to(shown_VP.dtype)
-
     def write(self, attention_BHQK: Tensor, rows_VHRK: Tensor, first: int) -> Tensor:
-        """The attention of all copies with the rows of these heads in it; ``first``: number of its first head."""
+        """Return the attention of all copies with the rows of these heads in it; first: number of its first head."""
         here = [(i, h - first) for i, h in enumerate(self.heads) if 0 <= h - first < attention_BHQK.shape[1]]
         if not here:
             return attention_BHQK
         source, at = (torch.tensor(list(t), device=rows_VHRK.device) for t in zip(*here, strict=True))
         queries = torch.tensor(self.rows, device=rows_VHRK.device)
-        changed = _rows_together(attention_BHQK, len(rows_VHRK)).clone()
+        changed = attention_BHQK.clone()
         changed[:, at[:, None], queries] = rows_VHRK[:, source].to(changed.dtype)
-        windows = changed.unflatten(2, (-1, attention_BHQK.shape[2]))  # the inverse of _rows_together
-        return windows.transpose(1, 2).reshape(attention_BHQK.shape)
+        return changed
 
-    def of(self, values_XHQK: Tensor) -> Tensor:
+    def of(self, values_BHQK: Tensor) -> Tensor:
         """(H, R, K) these heads and rows of something recorded with the attention of one input."""
-        return _rows_together(values_XHQK.float(), 1)[0][list(self.heads)][:, list(self.rows)]
-
-
-def _rows_together(attention_XHQK: Tensor, copies: int) -> Tensor:
-    """(V·W, H, Q, K), windows beside each other in the batch → (V, H, W·Q, K)."""
-    windows = attention_XHQK.unflatten(0, (copies, -1))
-    return windows.transpose(1, 2).flatten(2, 3)
+        return values_BHQK[0].float()[list(self.heads)][:, list(self.rows)]
 
 
 def rows_of(run: Run, layers: Choice = "last", heads: Choice = "all", rows: str = "readout") -> list[LayerRows]:
     """The rows to change: all, or those that feed the head. Layers are counted for each pair of streams."""
     if run.modality.mixes_rows:
         raise NotOffered("attention also runs over the rows of the table: there is no single attention row to change.")
+    if run.windowed:
+        raise NotOffered("attention runs inside windows here: no row of it has a weight for every patch.")
     run.record(multi_stream=True)  # refuses what cannot be read
-    said, place = said_of(run), _windowed if run.windowed else _plain
+    said = said_of(run)
     # Numbers of the attention calls, by the streams of queries and keys.
     by_pair = {(run.modality.stream,) * 2: list(range(len(run.record(multi_stream=True).sites)))}
     if run.multi_stream:
         by_pair = {(s, t): run.schedule.between(s, t) for s in run.stream_sizes for t in run.stream_sizes}
     every = [
-        place(run, calls[number], asks, heads, rows, said)
+        _rows_of_call(run, calls[number], asks, heads, rows, said)
         for asks, calls in by_pair.items()
         if calls
         for number in chosen_layers("mean" if layers == "all" else layers, len(calls))
@@ -224,7 +211,7 @@ def rows_of(run: Run, layers: Choice = "last", heads: Choice = "all", rows: str 
     return places
 
 
-def _plain(
+def _rows_of_call(
     run: Run, call: int, asks: tuple[str, str], heads: Choice, rows: str, said: Callable[[Tensor], Tensor]
 ) -> LayerRows | None:
     """The rows of one call over a stream; None where none of them feeds the head, or too few keys could change."""
@@ -246,33 +233,6 @@ def _plain(
     place = torch.arange(keys.start, keys.stop, device=attention.device).expand(free.shape)
     read, everything = weight[asked] / weight[asked].sum(), run.keep_BN.shape[1]
     return LayerRows(call, tuple(chosen), tuple(asked.tolist()), attention, free, read, place, everything, said, asks)
-
-
-def _windowed(
-    run: Run, call: int, asks: tuple[str, str], heads: Choice, rows: str, said: Callable[[Tensor], Tensor]
-) -> LayerRows:
-    """The rows of one call inside windows. The head pools all tokens, so all of them are read."""
-    site, windows = run.record(multi_stream=True).sites[call], run.windows
-    tokens_WN = windows.placements[call].tokens_WN.to(site.attention_BHQK.device)
-    stage = windows.placements[call].stage
-    chosen = range(site.heads) if heads == "all" else chosen_layers(heads, site.heads)
-    attention = _rows_together(site.attention_BHQK.float(), 1)[0][list(chosen)]
-    asked = (tokens_WN.flatten() >= 0).nonzero()[:, 0]  # the others are padding
-    keys = tokens_WN.repeat_interleave(tokens_WN.shape[1], 0)[asked]
-    attention = attention[:, asked]
-    return LayerRows(
-        call,
-        tuple(chosen),
-        tuple(asked.tolist()),
-        attention,
-        (keys >= 0) & (attention > HIDDEN).any(0),
-        torch.full((len(asked),), 1 / len(asked), device=attention.device),
-        keys.clamp(min=0),
-        windows.sizes[stage],
-        said,
-        asks,
-        windows.merged(torch.eye(windows.sizes[0])[None], 0, stage)[0].to(attention.device),
-    )
 
 
 def logits_with(run: Run, places: Sequence[LayerRows], maps: Sequence[Tensor]) -> Tensor:
@@ -309,11 +269,10 @@ def outputs_with(run: Run, places: Sequence[LayerRows], maps: Sequence[Tensor]) 
 
 
 # What attention is compared with: gradients, leave-one-out, and how much passes through it at all.
-# patches_PN: scores are then of the P tokens that patches were merged into, instead of units.
 
 
-def gradient_x_input(run: Run, patches_PN: Tensor | None = None) -> Array:
-    """(U,) |Σ_d x_d · ∂s/∂x_d|, attention held constant, as the authors do; NaN without gradient. patches_PN: of P."""
+def gradient_x_input(run: Run) -> Array:
+    """(U,) |Σ_d x_d · ∂s/∂x_d|, attention held constant, as the authors do; NaN without gradient."""
     constant = Impose(1, module_names(run.modality.model), run.study.batch_axes, rewrite=lambda _, __, a: a.detach())
     try:
         run.require_one_input()
@@ -326,33 +285,19 @@ def gradient_x_input(run: Run, patches_PN: Tensor | None = None) -> Array:
         (grad,) = run.differentiated(trace, [inputs])
         run.require_input_slopes()
     except NotOffered:
-        return np.full(int(run.keep_BN[0].sum()) if patches_PN is None else len(patches_PN), np.nan)
+        return np.full(int(run.keep_BN[0].sum()), np.nan)
     detail = (inputs.detach() * grad).float()
     scores = run.per_unit(detail) if whole else trace.batch_first(detail).sum(2)
-    if patches_PN is not None:
-        scores = scores @ (patches_PN > 0).to(scores).T
-    return (scores[0] if patches_PN is not None else scores[0, run.keep_BN[0]]).abs().cpu().numpy()
+    return scores[0, run.keep_BN[0]].abs().cpu().numpy()
 
 
-def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:
-    """(U,) |Δp| when a unit (or a token merged of ``patches_PN``) is replaced; NaN where none can be."""
-    replacements, count = run.modality.replacements, len(run.units[0] if patches_PN is None else patches_PN)
-    span = run.input_span(0) if patches_PN is None else slice(0, count)
+def leave_one_out(run: Run) -> Array:
+    """(U,) |Δp| when a unit is replaced; NaN where none can be."""
+    count, span = len(run.units[0]), run.input_span(0)
     try:
-        if not replacements:
+        if not run.modality.replacements:
             return np.full(count, np.nan)
-        if patches_PN is None:
-            variants = left_out(run, 0, default_replacement(run.modality))
-        else:
-            # The image without some of the tokens that its patches were merged into.
-            name = run.modality.main
-            assert isinstance(run.modality, ImageInput)
-            pixels = run.batch.tensors[name]
-            token_of_patch = patches_PN.argmax(0).to(pixels.device)
-            patch = patch_of_pixels(run.units[0], pixels)
-            owner = torch.where(patch >= 0, token_of_patch[patch.clamp(min=0)], -1)
-            filling = run.modality.background(pixels, replacements[0])
-            variants = Filled(run.batch, {name: owner.expand(pixels.shape[1:])}, [{name: filling}])
+        variants = left_out(run, 0, default_replacement(run.modality))
     except NotOffered:
         return np.full(count, np.nan)
     said, after = said_of(run), []
@@ -368,7 +313,7 @@ def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:
 
 def mixing(run: Run, place: LayerRows) -> float:
     """Kobayashi et al. 2021's mixing ratio of the rows in this layer; NaN where blocks cannot be taken apart."""
-    if run.multi_stream or run.windowed:
+    if run.multi_stream:
         return float("nan")
     try:
         ratio = mixing_ratio(run, level="attn_res_ln")[0, place.layer]

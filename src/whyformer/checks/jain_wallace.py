@@ -270,26 +270,19 @@ def jain_wallace(
 def _one(
     exam: Exam, run: Run, places: list[LayerRows], shown: Explanation, permutations: int, settings: dict[str, Any]
 ) -> AttentionTest:
-    def over_units(shown: Sequence[Tensor]) -> Tensor:
-        """(N,) the mean of shown maps (P,), one per place, laid over the positions of the input."""
-        return torch.stack([place.over_units(one[None])[0] for place, one in zip(places, shown, strict=True)]).mean(0)
-
-    attention_N = over_units([place.shown(place.weights_HRK[None])[0] for place in places])
+    attention_N = torch.stack([place.shown(place.weights_HRK[None])[0] for place in places]).mean(0)
     units = run.keep_BN[0].nonzero()[:, 0]
     words = (~run.special_BN[0][units]).cpu().numpy()
     before = outputs_with(run, places, [p.weights_HRK[None] for p in places])
-    merged = places[-1].patches_PN  # tokens of the last chosen stage are what is ranked there
     attention = attention_N[units].cpu().numpy()
-    if merged is not None:
-        attention, words = ((merged > 0).to(attention_N) @ attention_N).cpu().numpy(), np.ones(len(merged), bool)
-    slopes, losses = gradient_x_input(run, merged), leave_one_out(run, merged)
+    slopes, losses = gradient_x_input(run), leave_one_out(run)
     tau_gradient, p_gradient = kendall(attention[words], slopes[words])
     tau_loo, p_loo = kendall(attention[words], losses[words])
     shuffled = outputs_with(run, places, permuted(places, permutations, exam.seed))
     adversary = adversarial_attention(run, places, before[0], seed=exam.seed, track=exam.track, **settings)
     target = column_of(run)
     scalar = "share" if run.modality.compares else shown.scalar
-    maps = [m[units].cpu().numpy().astype(np.float32) for m in (attention_N, over_units(adversary.shown))]
+    maps = [m[units].cpu().numpy().astype(np.float32) for m in (attention_N, torch.stack(adversary.shown).mean(0))]
     values = float(before[0, target]), float(adversary.probability_C[target])
     original = shown.replace(scores=maps[0], value=values[0], method="attention", scalar=scalar)
     correlations = (tau_gradient, p_gradient, tau_loo, p_loo, kendall(slopes[words], losses[words])[0])
