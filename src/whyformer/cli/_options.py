@@ -298,7 +298,6 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "steps/maximize": _number("--steps N", "Optimization steps.", 256, min=1),
     "l2": _option(float, "--l2 LAMBDA", "Images: penalty LAMBDA·‖x‖².", 1e-4),
     "tv": _option(float, "--tv LAMBDA", "Images: penalty LAMBDA·TV(x).", 1e-4),
-    "length": _number("--length N", "Texts: number of tokens.", 8, min=1),
     # Datasets.
     "column": _texts("--column -c NAME", "Column that holds the input; twice for a pair of texts."),
     "key": _text("--key NAME", "Column with the names of rows."),
@@ -378,7 +377,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
 # Options that the Python functions have by the same name and with the same values.
 AS_GIVEN = (
     *(name for name in names_of(Writing) if name not in ("target", "choices", "passes")),
-    *"cache l2 tv length steps scope budget key target_column too_long".split(),
+    *"cache l2 tv steps scope budget key target_column too_long".split(),
     *"part_rows batch_tokens engine workers address".split(),
 )
 

@@ -220,11 +220,11 @@ def shipped_concepts(seed: int, sets: int = 20, size: int = 20) -> dict[str, Any
 
 
 @takes(
-    "unit model/textures trust_remote_code layer/mean neuron position steps/maximize l2 tv length option/maximize seed "
+    "unit model/textures trust_remote_code layer/mean neuron position steps/maximize l2 tv option/maximize seed "
     "out json"
 )
 def maximize(asked: CommandArguments) -> None:
-    """Generate an input that maximizes a class, layer or neuron.
+    """Generate an image that maximizes a class, layer or neuron.
 
     Penalties are sums over pixels and colours, in units of the activation:
     raise them tenfold until the image is clear.
@@ -235,16 +235,13 @@ def maximize(asked: CommandArguments) -> None:
       whyformer maximize zebra-like --l2 0.01 --tv 0.03 --out zebra.png
       whyformer maximize --layer 2 --neuron 5
       whyformer maximize cat --model my-vit/ --option jitter=8
-      whyformer maximize positive --model my-bert/ --length 5
     """
     sought = _unit(asked.unit, asked.layer, asked.neuron, asked.position, asked.model)
     from whyformer.concepts.activation_maximization import activation_maximization
 
     model, processor, kind = asked.load_any("textures")
-    if kind not in ("image", "text"):
-        raise BadInput(
-            f"{asked.model!r} does not take images alone or texts alone: inputs can be generated for these only."
-        )
+    if kind != "image":
+        raise BadInput(f"{asked.model!r} does not take images alone: images can be generated only.")
     deliver(activation_maximization(model, sought, processor=processor, **asked.settings), asked)
 
 

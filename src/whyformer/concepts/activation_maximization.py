@@ -1,4 +1,4 @@
-"""Activation maximisation: optimise an input to maximise the activation of one unit of the model."""
+"""Activation maximisation: optimise an image to maximise the activation of one unit of the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whyformer.capture.lookups import SwapEmbedding
 from whyformer.concepts.reader import Tap, layer_name
 from whyformer.engines.gradient.feature_maps import grid_artefact
 from whyformer.errors import BadInput, NotOffered
@@ -92,15 +91,14 @@ def checkerboard(image: Tensor, grid: tuple[int, int]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Maximized(Result):
-    """The input (image or tokens) that maximises a unit's activation, and the history of the optimisation."""
+    """The image that maximises a unit's activation, and the history of the optimisation."""
 
     what: ClassVar[str] = "activation maximization"
 
     unit: str
-    value: float  # of the unit, for the image as shown, or for the tokens as listed
-    history: tuple[float, ...]  # of the unit, step by step (of the changed image; of the soft embeddings)
-    image: UInt8 | None = None  # (height, width, 3) bytes
-    tokens: tuple[str, ...] = ()
+    value: float  # of the unit, for the image as shown
+    history: tuple[float, ...]  # of the unit, step by step (of the changed image)
+    image: UInt8  # (height, width, 3) bytes
     checkerboard: float = float("nan")  # difference across patch borders ÷ inside patches; 1: no grid to be seen
     start: float = float("nan")  # the unit's value before the first step
     options: dict[str, Any] = field(default_factory=dict)
@@ -159,73 +157,6 @@ class Unit:
             raise BadInput(f"unit={self.unit!r}: {self.tap.name} gives activations of shape {shape}.") from None
 
 
-def maximized_text(explainer: CoreExplainer, unit: Any, settings: dict[str, Any], draw: Any, track: Any) -> Maximized:
-    """``length`` embeddings between the tokens that every text has."""
-    ids_1N, free_N = _frame(explainer, settings["length"])
-    modality, batch, _ = explainer.prepare({"input_ids": ids_1N})
-    if not modality.embeds:
-        raise NotOffered("activation maximisation supports models of one image or one text only.")
-    table = modality.embedding()
-    weight_VD = getattr(table, "weight", None)
-    if weight_VD is None:
-        raise NotOffered("the model's word embedding was not found (get_input_embeddings).")
-    allowed_V = torch.ones(len(weight_VD), dtype=torch.bool)
-    allowed_V[[i for i in modality.special_ids() if i < len(weight_VD)]] = False
-    words_VD = weight_VD.detach()[allowed_V]
-    typical = words_VD.norm(dim=1).median()
-    noise = torch.randn((settings["length"], weight_VD.shape[1]), generator=draw).to(words_VD)
-    soft_ND = (words_VD.mean(0) + noise * words_VD.std(0) * 0.1).requires_grad_()
-    step = stepper(soft_ND, settings["optimizer"], settings["lr"])
-    ids = batch.tensors[modality.main]
-    spots = free_N.to(ids.device)
-
-    def placed(embedding: Tensor) -> Tensor:
-        other = embedding.clone()
-        other[0, spots] = soft_ND.to(other)
-        return other
-
-    history: list[float] = []
-    sought = Unit(modality, batch, unit)
-    with sought.tap:
-        for _ in track(range(settings["steps"]), "maximising"):
-            with SwapEmbedding(ids, table, placed):
-                value = sought.value(batch)
-            strange = settings["norm"] * (soft_ND.norm(dim=1) / typical - 1).square().mean()
-            step(value - strange)
-            history.append(float(value.detach()))
-        nearest = torch.cdist(soft_ND.detach().float(), words_VD.float()).argmin(1)
-        chosen = allowed_V.nonzero()[:, 0].to(nearest.device)[nearest]
-        hard = ids.clone()
-        hard[0, spots] = chosen.to(ids)
-        final = float(sought.value(batch.with_tensors(**{modality.main: hard})).detach())
-    below = f"the tokens reach {final:.3g}, the soft embeddings {history[-1]:.3g}."
-    return Maximized(
-        unit=sought.name,
-        value=final,
-        history=tuple(history),
-        tokens=tuple(modality.labels(chosen.tolist())),
-        start=history[0],
-        penalties={"norm·strangeness": float(strange.detach())},
-        options=settings,
-        warnings=(below,) if final < history[-1] else (),
-        model=type(explainer.model).__name__,
-    )
-
-
-def _frame(explainer: CoreExplainer, length: int) -> tuple[Tensor, Tensor]:
-    """Ids with room for ``length`` tokens between those that the tokenizer adds, and where the room is."""
-    tokenizer = getattr(explainer.processor, "tokenizer", explainer.processor)
-
-    def known(*names: str) -> list[int]:
-        values = [getattr(tokenizer, f"{name}_token_id", None) for name in names]
-        return [int(v) for v in values if v is not None][:1]
-
-    front, back = known("cls"), known("sep")
-    filler = known("mask", "unk", "pad") or [0]
-    ids = torch.tensor([[*front, *filler * length, *back]])
-    return ids, torch.arange(length) + len(front)
-
-
 OPTIMIZERS = ("adam", "gradient")
 
 
@@ -246,19 +177,15 @@ def activation_maximization(
     bounded: bool = True,
     optimizer: Annotated[str, OneOf(*OPTIMIZERS)] = "adam",
     size: Size | None = None,
-    length: Count = 8,
-    norm: Weight = 1.0,
     seed: Seed = 0,
     progress: bool | None = None,
 ) -> Maximized:
-    """Find the input that maximises the activation of a unit.
+    """Find the image that maximises the activation of a unit.
 
-    Images: max_x f(T(x)) − l2·‖x‖² − tv·TV(x), with a new random T each step (``jitter`` pixels, default one
+    max_x f(T(x)) − l2·‖x‖² − tv·TV(x), with a new random T each step (``jitter`` pixels, default one
     patch, and ``scale``). x is parametrised by Fourier coefficients scaled by 1/f (``fourier``) and clipped between
     black and white (``bounded``). ‖x‖² = Σ x² and TV(x) = Σ |difference of neighbours| are sums over the model's input;
     ``penalties`` of the result has their values. Multiply l2 and tv by ten until the image is clear.
-    Text: max_E f(E) − norm·mean (‖e‖/‖typical e‖ − 1)² over ``length`` soft embeddings, then the nearest tokens;
-    ``value`` is that of the tokens, often far below the value of the soft embeddings.
 
     unit: a class (name or index), ("neuron", layer, index), ("token", layer, position, index) or ("layer", layer).
     optimizer: "adam", or "gradient" for plain gradient steps.
@@ -275,8 +202,7 @@ def activation_maximization(
     with borrowed(explainer.model), torch.enable_grad():
         refuse_without_gradients(explainer.model, "activation_maximization")
         if getattr(explainer.model, "main_input_name", "") == "input_ids":
-            settings = {"steps": steps, "lr": lr, "length": length, "norm": norm, "seed": seed, "optimizer": optimizer}
-            return maximized_text(explainer, unit, settings, draw, track)
+            raise NotOffered("the model takes texts: activation maximisation optimises the pixels of an image.")
         modality, batch, grid = _blank(explainer, size)
         pixels = batch.tensors[modality.main]
         shape = tuple(pixels.shape[1:])

@@ -8,7 +8,7 @@ import numpy as np
 
 from whyformer.parameters import checked
 from whyformer.views.header import number
-from whyformer.views.marks import Bar, Bars, Line, Lines, Mark, Picture, Piece, Scale, TableMark, TokenRun
+from whyformer.views.marks import Bar, Bars, Line, Lines, Picture, Scale, TableMark
 from whyformer.views.view import Fact, Panel, View
 
 SHARES = Scale(0.0, 1.0, meaning="share of inputs")
@@ -82,25 +82,21 @@ def _table(result: Any) -> TableMark:
 
 @checked
 def maximized_view(result: Any) -> View:
-    """The picture (or the tokens) that was found, beside the course of the objective."""
-    liked: Mark
-    if result.image is not None:
-        title = f"reaches {result.value:.3g}"
-        liked = Picture(result.image, interpolation="nearest")
-    else:
-        title = f"these tokens reach {result.value:.3g}"
-        liked = TokenRun((Piece(" ".join(result.tokens)),), Scale(0.0, 1.0))
+    """Draw the image that maximises a unit, beside the course of the objective."""
     steps = np.arange(len(result.history))
     course = Lines(steps, (Line(result.unit, np.asarray(result.history)),), "step", "activation", whole_x=True)
     start = "" if np.isnan(result.start) else f"from {number(result.start)} "
     reached = f"{start}to {number(result.value)} in {len(result.history)} steps"
-    facts = [Fact("model", result.model), Fact("activation", reached)]
-    if result.image is not None:
-        grid = f"checkerboard {result.checkerboard:.2f} (1: no visible patch grid)"
-        facts.append(Fact("picture", f"{' × '.join(map(str, result.image.shape[:2]))} pixels, {grid}"))
+    pixels = " × ".join(map(str, result.image.shape[:2]))
+    facts = [
+        Fact("model", result.model),
+        Fact("activation", reached),
+        Fact("picture", f"{pixels} pixels, checkerboard {result.checkerboard:.2f} (1: no visible patch grid)"),
+    ]
     if result.penalties:
         facts.append(Fact("penalties", ", ".join(f"{k} = {number(v)}" for k, v in result.penalties.items())))
     if result.options:
         facts.append(Fact("options", ", ".join(f"{k}={v}" for k, v in result.options.items())))
-    panels = (Panel((liked,), title), Panel((course,), "activation per step"))
+    picture = Panel((Picture(result.image, interpolation="nearest"),), f"reaches {result.value:.3g}")
+    panels = (picture, Panel((course,), "activation per step"))
     return View(f"{result.model}: input that maximises {result.unit}", panels, tuple(facts), result.warnings, columns=2)
