@@ -1,4 +1,4 @@
-"""What explains when no method is named, within how many passes (measured in docs/reports/frontier.md)."""
+"""What explains when no method is named, within how many passes, and beside which others (docs/reports/frontier.md)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,36 @@ ASKED = "occlusion"  # only asks the model: also for a model behind an API (inpu
 ONE_PASS = ("attn_lrp", "value_x_gradient", ANYWHERE)  # the most faithful first; the first has a patent note
 Choice = tuple[str, dict[str, Any]]  # a method, and options that differ from its defaults
 
+# Passes that measuring so many parts leaves go to masks at random, where there are enough: eight a part are as much
+# evidence as the guide.
+STRONGEST, MASKS, PER_UNIT = 50, 24, 8
+# Guides of Shapley values by regression (bench/recommend_budget.py --guides, commit e7265211). "+alone" costs four
+# forwards more, so that a small budget may have room for the name alone; with it generic_attention is behind on images.
+OF_SHAP = ("attn_lrp+alone", "attn_lrp", "generic_attention", "input_x_gradient+alone", "input_x_gradient")
+# One of each kind, which reports compare with the default.
+REPORTED = ("attn_lrp", "generic_attention", "attention_rollout", "integrated_gradients", "occlusion")
+# Named where a method refuses: of each kind the first that runs, with the options that it takes.
+INSTEAD: tuple[tuple[Choice, ...], ...] = (
+    (("generic_attention", {}),),
+    (("attention_rollout", {}), ("raw_attention", {})),
+    (
+        ("integrated_gradients", {}),
+        ("input_x_gradient", {}),
+        ("input_x_gradient", {"at": "input"}),
+        ("input_x_gradient", {"at": "embeddings"}),
+        ("attn_lrp", {}),
+    ),
+    (("occlusion", {}), ("two_ended", {}), ("shap", {})),
+)
 
-def answers(kind: str, units: int, passes: int | None = None) -> list[Choice]:
-    """The default methods for one input: the next one is used if one is not supported or all its scores are zero."""
+
+def answers(kind: str, units: int, passes: int | None = None, mapped: bool = False) -> list[Choice]:
+    """The default methods for one input: the next one is used if one is not supported or all its scores are zero.
+
+    mapped: one pass that combines attention is asked for.
+    """
+    if mapped and kind in MEASURED and kind not in USUAL:
+        return [(ANYWHERE, {})]
     most = PASSES if passes is None else passes
     ends: Choice = ("two_ended", {"passes": max(most, FEWEST)})
     masked: list[Choice] = [(ASKED, {})] if units < most else []

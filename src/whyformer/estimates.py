@@ -14,7 +14,7 @@ from torch import Tensor
 from whyformer.capture.fold import Fold, NotFolded, tile_bytes
 from whyformer.capture.functions import HeadFusion
 from whyformer.capture.roles import Recorder
-from whyformer.choices import answers, default_method, guides
+from whyformer.choices import INSTEAD, answers, default_method, guides
 from whyformer.errors import CaptureError, NotOffered, WhyformerError, listed
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
@@ -28,19 +28,6 @@ from whyformer.study.entrance import ReadsPadding
 
 # What to do instead, where a method refuses: only what was tried on this model and this input, and ran.
 
-# One way of looking each: the first that runs is named, with the options that it takes.
-WAYS: tuple[tuple[tuple[str, dict[str, Any]], ...], ...] = (
-    (("generic_attention", {}),),
-    (("attention_rollout", {}), ("raw_attention", {})),
-    (
-        ("integrated_gradients", {}),
-        ("input_x_gradient", {}),
-        ("input_x_gradient", {"at": "input"}),
-        ("input_x_gradient", {"at": "embeddings"}),
-        ("attn_lrp", {}),
-    ),
-    (("occlusion", {}), ("two_ended", {}), ("shap", {})),
-)
 FEWER_STEPS: dict[str, dict[str, Any]] = {"integrated_gradients": {"steps": 1}}  # the same code on fewer points
 WORDS = {"gradient": "gradient", "black box": "perturbation"}
 Way = tuple[Method, dict[str, Any]]
@@ -62,7 +49,7 @@ def alternatives(session: Session, refused: Sequence[str] = ()) -> list[Way]:
     """Return one method of each kind that runs on the first input, found by trying it there."""
     known, running = list_methods(), []
     usual = default_method(session.modality.kind)
-    ways = WAYS if any(usual == name for way in WAYS for name, _ in way) else (((usual, {}),), *WAYS)
+    ways = INSTEAD if any(usual == name for way in INSTEAD for name, _ in way) else (((usual, {}),), *INSTEAD)
     for way in ways:
         for name, options in way:
             if (options or name not in refused) and not trouble_with(known[name], session, options):
@@ -103,7 +90,7 @@ def _ask_once(run: Run) -> None:
 
 def _sentence(ways: Sequence[Way], message: str) -> str:
     if not ways:
-        tried = dict.fromkeys(name for way in WAYS for name, _ in way)
+        tried = dict.fromkeys(name for way in INSTEAD for name, _ in way)
         return f"Other methods are not supported, either ({listed(list(tried), 'and')} were tried)."
     named = [m.name + (f"({', '.join(f'{k}={v!r}' for k, v in o.items())})" if o else "") for m, o in ways]
     kinds = list(dict.fromkeys(WORDS.get(m.specificity, "") for m, _ in ways))

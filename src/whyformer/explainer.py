@@ -14,7 +14,7 @@ from torch import Tensor
 from whyformer.capture.functions import tensors_in
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
-from whyformer.choices import ANYWHERE, MEASURED, USUAL, answers
+from whyformer.choices import answers
 from whyformer.compiled import Compiled, Graphs, Question
 from whyformer.errors import BadInput, CaptureError, NotOffered
 from whyformer.estimates import Estimate, advise, estimate, foldable
@@ -222,9 +222,8 @@ class CoreExplainer(LoadedModel):
     def _unasked(self, source: Source, options: Mapping[str, Any], mapped: bool) -> str:
         """The method for inputs of this kind, "auto" where that depends on each input. mapped: it must have maps."""
         kind, passes, others = source.modality.kind, options.get("passes"), options.keys() - {"passes"}
-        if kind in MEASURED and kind not in USUAL and (mapped or self.graphs is not None):  # graphs are for one pass
-            return ANYWHERE
-        choices = [name for name, _ in answers(kind, 1, passes)]
+        mapped = mapped or self.graphs is not None  # graphs are for one pass
+        choices = [name for name, _ in answers(kind, 1, passes, mapped)]
         fitting = [name for name in choices if others <= get_method(name).options.keys()] if others else []
         if fitting or (len(choices) == 1 and kind != "prompt"):
             return (fitting or choices)[0]

@@ -14,11 +14,12 @@ import torch
 
 import whyformer as wf
 from tests.models import CASES
+from whyformer.choices import REPORTED
 from whyformer.demo import load_sentiment
 from whyformer.errors import UnknownName
 from whyformer.evidence import Standing, ordinal
 from whyformer.explainer import CoreExplainer
-from whyformer.reports.report import DRAWS, METHODS, counts_of, deletion_of, misleading, usual_methods
+from whyformer.reports.report import DRAWS, counts_of, deletion_of, misleading, usual_methods
 
 TEXTS = ["a witty, seductive movie", "This is so boring", "no movement, not much of anything"]
 FEW = ["generic_attention", {"method": "raw_attention", "layers": "mean"}]
@@ -161,8 +162,8 @@ def test_wrong_names_are_refused_before_long_work() -> None:
 
 def test_what_is_compared_unasked() -> None:
     assert usual_methods("text")[0] == usual_methods("table")[0] == "two_ended"
-    assert set(METHODS) <= set(usual_methods("image"))
-    assert all(misleading(wf.list_methods()[name].run) for name in METHODS)
+    assert set(REPORTED) <= set(usual_methods("image"))
+    assert all(misleading(wf.list_methods()[name].run) for name in REPORTED)
 
 
 def test_a_section_documents_the_system() -> None:

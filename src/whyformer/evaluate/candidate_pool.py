@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.choices import OF_SHAP
 from whyformer.engines.attention.maps import row_normalized
 from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, WhyformerError
 from whyformer.evaluate.candidate import Candidate, Trial, evaluated, explains_one, one_input
@@ -232,9 +233,6 @@ def truthfulness_of(games: Games, pool: CandidatePool, inputs: Sequence[int], va
 
 
 BACKWARD = 1.0  # forwards, in multiply-adds: gradients of what goes in, as no weight needs one
-# Of Shapley values by regression (bench/recommend_budget.py --guides, commit e7265211). "+alone" costs four forwards
-# more, so that a small budget may have room for the name alone; generic_attention is behind with it on pictures.
-GUIDES = ("attn_lrp+alone", "attn_lrp", "generic_attention", "input_x_gradient+alone", "input_x_gradient")
 MOST = 1024  # evaluations of these
 FEWEST = 8
 TIME = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|seconds?|forwards?)?\s*")
@@ -409,7 +407,7 @@ class AffordableMethods:
         spaced = {space: price_of(SPACE_METHODS[space], {}, units, rates) for space in spaces}
         fitting = [space for space, price in spaced.items() if price <= budget.highest]
         if guided:
-            guides = (guided_shap(guide, units, rates, budget.highest) for guide in GUIDES)
+            guides = (guided_shap(guide, units, rates, budget.highest) for guide in OF_SHAP)
             runs = (candidate for candidate in guides if candidate is not None and explains_one(candidate, games))
             fit += itertools.islice(runs, 1)
         if nothing := not fit and not fitting:

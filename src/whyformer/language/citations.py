@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from whyformer.choices import default_method
 from whyformer.errors import BadInput, NotOffered, reading
 from whyformer.evidence import difference_interval
 from whyformer.explainer import CoreExplainer
@@ -30,8 +31,8 @@ from whyformer.run.session import loaded_as, tracker
 from whyformer.views.generation import citations_page
 from whyformer.views.view import view_of
 
-METHOD = "attn_lrp"  # one forward and backward; docs/reports/needle.md says how often it finds the right sentence
-REMOTE_METHOD = "occlusion"  # of a model behind a server, which has no gradients
+METHOD = default_method("language")  # docs/reports/needle.md: how often it finds the right sentence
+REMOTE_METHOD = default_method("prompt")  # of a model behind a server, which has no gradients
 PICTURE = "[image]"  # the text of a document that is an image
 LEAD = "Answer the question with the help of these documents."
 UNSUPPORTED = (

@@ -21,7 +21,6 @@ METRICS = ("comprehensiveness", "sufficiency")
 GUIDED = {"method": "shap", "evaluations": 64, "guide": "auto"}
 SHAPLEY: dict[str, Any] = {"algorithm": "regression", "evaluations": 512}  # exact where there are fewer sets
 SHAPLEY_INPUTS = 10
-FREE = ONE_PASS  # one forward and one backward at most, for any kind of input
 
 Limits = tuple[float, float, float]  # mean and 95 % confidence interval
 UNKNOWN: Limits = (math.nan, math.nan, math.nan)
@@ -103,7 +102,7 @@ def is_tied(ahead: Limits) -> bool:
 def certify(explainer: CoreExplainer, name: str, inputs: Any, asked: Evaluation) -> Certificate:
     """Compare the learned method ``name`` on held-out inputs."""
     kind = explainer.source(inputs).modality.kind
-    free = list(dict.fromkeys([answers(kind, 1, LEAST)[0][0], *FREE]))
+    free = list(dict.fromkeys([answers(kind, 1, LEAST)[0][0], *ONE_PASS]))
     judged = chosen_metrics(METRICS, False, False)
     candidates = _distinct([*wanted([name, "auto", GUIDED], kind), *wanted(free)])
     with comparing(explainer, inputs, candidates, judged, asked, search=False) as (comparison, games):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.choices import guides
+from whyformer.choices import FEWEST, MASKS, PER_UNIT, STRONGEST, guides
 from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
 from whyformer.engines.perturbation.guides import Guide, guide_cost, guide_of
 from whyformer.engines.perturbation.maskings import random_maskings
@@ -145,10 +145,6 @@ def _drops(game: Game, away: slice = slice(None)) -> Tensor:
 
 # two_ended: each player masked, and each player alone.
 
-FEWEST = 16  # passes: a guide, the full and the empty input, and a few players twice
-# Passes that measuring so many players leaves go to masks at random, where there are enough: eight a unit are as much
-# evidence as the guide (python -m bench.frontier).
-STRONGEST, MASKS, PER_UNIT = 50, 24, 8
 ONE_ROW = "{} passes allow a single baseline row, and scores depend on which row that is: raise passes=."
 
 

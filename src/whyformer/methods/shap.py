@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.choices import OF_SHAP
 from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
 from whyformer.engines.perturbation.guides import guide_cost, guide_of
 from whyformer.engines.perturbation.players import (
@@ -38,8 +39,8 @@ from whyformer.run import Attribution, Run
 from whyformer.shapes import Array
 
 ALGORITHMS = ("auto", "exact", "partition", "permutation", "regression")
-GUIDES = ("attn_lrp", "generic_attention", "input_x_gradient")  # "auto" is the first that runs
 ALONE = "+alone"  # suffix of a guide: also use the effect of each player alone, by the gradient at the baseline
+GUIDES = tuple(dict.fromkeys(name.removesuffix(ALONE) for name in OF_SHAP))  # "auto" is the first that runs
 STRONGEST = 5  # players whose combinations are sampled systematically, not at random
 ROUND = 64  # evaluations between two tests of the order
 CEILING = 1024  # of evaluations="auto"

@@ -13,7 +13,7 @@ import numpy as np
 
 from whyformer.checks.check import ABOUT_ATTENTION, CHECKS, check
 from whyformer.checks.exam import CheckUp, options_of_tokens
-from whyformer.choices import default_method
+from whyformer.choices import REPORTED, default_method
 from whyformer.engines.perturbation.players import area, order_of, without_top
 from whyformer.errors import WhyformerError
 from whyformer.evaluate.candidate import random_scores, wanted
@@ -100,8 +100,6 @@ def contrasts(ask: Callable[[list[Any]], Sequence[Explanation]], explanations: S
     return tuple(map(tuple, answers)) if any(answers) else None
 
 
-# One method of each kind, in addition to the default method.
-METHODS = ("attn_lrp", "generic_attention", "attention_rollout", "integrated_gradients", "occlusion")
 CALLED = {"text": "texts", "image": "images", "table": "rows"}
 CHECKED = 2  # inputs that are checked: that is slow, and says more of model and method than of an input
 # Those about attention by itself are asked for by name; faithfulness is what the comparison measures, on all inputs.
@@ -230,8 +228,8 @@ def report(
 
 
 def usual_methods(kind: str) -> list[str]:
-    """Return the methods that are compared by default: the default method for this kind of input, and METHODS."""
-    return list(dict.fromkeys([default_method(kind), *METHODS]))
+    """Return the methods that are compared by default: the default method for this kind of input, and others."""
+    return list(dict.fromkeys([default_method(kind), *REPORTED]))
 
 
 def _first(inputs: Any, size: int, count: int) -> Any:
