@@ -21,7 +21,7 @@ from whyformer.inputs.output import Output
 from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import LONG, SavedBytes, free_bytes, recomputable
-from whyformer.registry import AUTO, MASKINGS, Method, get_method, list_methods
+from whyformer.registry import AUTO, MASKINGS, Method, get_method, list_methods, over_maskings
 from whyformer.run import Run
 from whyformer.run.session import Session
 from whyformer.study.entrance import ReadsPadding
@@ -231,11 +231,12 @@ def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimat
     if "replace" in m.options:  # the number of baselines is part of its full name
         options = {**options, "replace": run.modality.replacement(options.get("replace"))}
     (forwards, backwards), at_most = m.cost(units, **options), m.at_most
-    if m.works and run.length <= SHORT and MASKINGS not in options:
+    if m.works and run.length <= SHORT:
         with suppress(WhyformerError):  # refused: what is declared
             one = session.run([max(rows, key=lambda row: len(run.units[rows.index(row)]))]).for_needs(m.needs)
-            m.run(one, **options)
-            forwards, backwards, at_most = float(one.forwards_B[0]), float(one.backwards_B[0]), False
+            m.run(one, **{name: value for name, value in options.items() if name != MASKINGS})
+            done, at_most = (float(one.forwards_B[0]), float(one.backwards_B[0])), False
+            forwards, backwards = over_maskings(lambda units: done)(units, options.get(MASKINGS))
     grad = bool(m.needs & {"attention_gradients", "input_gradients"})
     activated = 0 if run.modality.opaque else activations(run, grad)
     maps = bool(m.needs & {"attention", "attention_gradients"}) and bool(run.study.sites)

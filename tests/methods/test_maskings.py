@@ -130,6 +130,11 @@ def test_every_method_that_masks_nothing_itself_can_be_averaged(method: str) -> 
         with pytest.raises(NotOffered):
             wf.explain(model, inputs, method=method, target=1, maskings=2)
         return
+    first = _row(inputs, 0)
+    estimated = wf.estimate(model, first, method=method, maskings=2)
+    cost = wf.explain(model, first, method=method, target=1, maskings=2)[0].cost
+    told, reported = (each.forwards + each.backwards for each in (estimated, cost))
+    assert told == pytest.approx(reported, rel=0.1) or (estimated.at_most and told > reported)
     found = wf.explain(model, inputs, method=method, target=1, maskings=2, keep_layers=True)
     for one, before in zip(found, plain, strict=True):
         assert one.scores.shape == before.scores.shape and np.isfinite(one.scores).all()
