@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend
 from whyformer.capture import functions as fn
 from whyformer.capture.functions import Args, Function, FusedCall, HeadFusion, Kwargs, padding_share, sdpa_operands
 from whyformer.capture.roles import HeadGradient, Outline, shape_of
-from whyformer.capture.site import Layout, OffPlan, OpenSite
+from whyformer.capture.site import Layout, OffPlan, OpenSite, PlannedSite
 from whyformer.results.types import Site
 
 # Folding on a GPU: fused attention that tells its log-sum-exp, and kernels that add up a fused map without storing it.
@@ -258,8 +258,8 @@ class Fold(HeadGradient, Outline):
     def _sdpa(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         return self._folded(super()._sdpa, func, args, kwargs)
 
-    def _next_fused(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
-        return self._folded(super()._next_fused, func, args, kwargs)
+    def _next_fused(self, expected: PlannedSite, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
+        return self._folded(partial(super()._next_fused, expected), func, args, kwargs)
 
     def _folded(self, seen_by: Callable[..., Tensor], func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         """An attention call whose site is opened by ``seen_by``, with its result tapped."""

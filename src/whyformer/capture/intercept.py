@@ -19,8 +19,18 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function_unary
 
 from whyformer.capture import functions as fn
-from whyformer.capture.functions import SDPA, Args, Function, FusedCall, Kwargs, sdpa_operands, tensors_in
-from whyformer.capture.site import FOLLOWED, Contraction, Layout, OffPlan, OpenSite, Plan, PlannedCall, layout_of
+from whyformer.capture.functions import Args, Function, FusedCall, Kwargs, sdpa_operands, tensors_in
+from whyformer.capture.site import (
+    FOLLOWED,
+    Contraction,
+    Layout,
+    OffPlan,
+    OpenSite,
+    Plan,
+    PlannedCall,
+    PlannedSite,
+    layout_of,
+)
 from whyformer.capture.trail import Atom, Axes, Axis, Note, Notes, ProjectionSource, Sources, Trail, fresh
 from whyformer.errors import BadInput, shown
 
@@ -78,9 +88,6 @@ def letters_of(layout: str) -> list[str]:
     return letters
 
 
-SQUARE = Contraction(2, 3, 2, 3, (0, 1))  # of (B, H, N, N) with (B, H, N, D)
-
-
 def current_path(names: dict[int, str]) -> str:
     """Dotted path of the innermost running module of the model, "" for the model itself."""
     frame = sys._getframe(1)
@@ -128,7 +135,6 @@ class Intercept(TorchFunctionMode):
         self._made: list[tuple[int, int]] = []  # by softmax: where its result lies, and how its axis is laid out
         self.plannable = True  # each map is a softmax's own result, or a view of it: then a plan can be held to it
         self._row_marked = False  # the model marked weights without a query, which a head may multiply and add up
-        self._placeholder: Tensor | None = None  # a map that is computed later
         self._since_site: Notes[bool] | None = None  # what was computed from the last site, if that has a single head
 
     @abstractmethod
@@ -137,6 +143,10 @@ class Intercept(TorchFunctionMode):
 
     def at_result(self, site: OpenSite, out: Tensor) -> Tensor:
         """Called after torch's own kernel ran, where a role lets it; what goes on in place of its result."""
+        return out
+
+    def after_site(self, name: str, out: Any) -> Any:
+        """Called with the result of each attention's last function; what goes on in place of it."""
         return out
 
     @cached_property
@@ -152,12 +162,18 @@ class Intercept(TorchFunctionMode):
         return tuple(str(call) for call in over_positions if not call.claimed)
 
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
-        if self.plan is not None:
-            handler = self.plan.watched.get(getattr(func, "__name__", ""))
-            if handler is not None:
-                return getattr(self, handler)(func, args, kwargs or {})
+        before = len(self.sites)
+        if self.plan is None:
+            out = self._followed_call(func, args, kwargs or {})
+        elif func.__name__ in self.plan.watched:
+            out = self._next_step(func, args, kwargs or {})
+        else:
             return func(*args, **kwargs) if kwargs else func(*args)
-        kwargs, name = kwargs or {}, func.__name__
+        attended = len(self.sites) > before and func.__name__ != "multi_head_attention_forward"  # its body was seen
+        return self.after_site(func.__name__, out) if attended else out
+
+    def _followed_call(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
+        name = func.__name__
         if name == "__get__":  # attributes such as x.shape and x.device: only x.T and x.mT make tensors that matter
             if func not in fn.ATTRIBUTES:
                 return func(*args, **kwargs)
@@ -214,32 +230,14 @@ class Intercept(TorchFunctionMode):
 
     # What was planned.
 
-    def _next_fused(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
-        """Torch's own attention over all positions, with several heads: its axes speak for themselves."""
-        assert self.plan is not None
-        operands = SDPA | dict(zip(SDPA, args, strict=False)) | kwargs
-        query, key, value, mask, _, causal, scale, _ = operands.values()
-        call, number = FusedCall(query, key, value, mask, causal, scale), len(self.sites)
-        shape = call.shape
-        square = len(shape) == 4 and shape[2] == shape[3]
-        if number == len(self.plan.paths) or not square or shape[0] != self.batch or shape[1] == 1:
-            raise OffPlan
-        # The map is computed later, with those of other layers.
-        if self._placeholder is None or self._placeholder.shape != shape:
-            self._placeholder = torch.empty(shape, dtype=call.query.dtype, device="meta")
-            self._layout = Layout((0, 1, 2, 3), shape[:2], ("B", "H"), 1, shape[1])
-        path, map_to_come = self.plan.paths[number], self._placeholder
-        site = OpenSite(path, map_to_come, value, self._layout, SQUARE, (None, None), False, call=call, waits=True)
-        out = self.at_result(site, func(*args, **kwargs))
-        self.sites.append(site)
-        return out
-
     def _next_step(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         """The next call of the plan, whatever it is."""
         assert self.plan is not None
         number, name = len(self.steps), func.__name__
+        if name == "multi_head_attention_forward":
+            return self._see_through(func, args, kwargs)
         step = self.plan.steps[number] if number < len(self.plan.steps) else None
-        if step is None or step.function != name:
+        if step is None or step.function != name or name == "mark_attention":
             raise OffPlan
         self.steps.append(step)
         if step.equation and (not args or args[0] != step.equation):
@@ -249,19 +247,10 @@ class Intercept(TorchFunctionMode):
             if name in {"softmax", "special_softmax"}:
                 dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
                 self._made.append(_place(out, out.ndim - 1 if dim is None else int(dim) % max(out.ndim, 1)))
-            elif name == "mark_attention":
-                raise OffPlan
             return out
         expected = self.plan.sites[step.site]
         if name == "scaled_dot_product_attention":
-            query, key, value, mask, _, causal, scale, _ = sdpa_operands(args, kwargs).values()
-            call = FusedCall(query, key, value, mask, causal, scale)
-            placeholder = torch.empty(call.shape, dtype=query.dtype, device="meta")
-            site = expected.opened(placeholder, value, self.batch)
-            site.call, site.waits = call, True
-            out = self.at_result(site, func(*args, **kwargs))
-            self.sites.append(site)
-            return out
+            return self._next_fused(expected, func, args, kwargs)
         operands = list(args)
         if name == "einsum" and isinstance(args[1], (list, tuple)):
             operands = [args[0], *args[1]]
@@ -281,8 +270,15 @@ class Intercept(TorchFunctionMode):
         self._close(site, out)
         return out
 
-    def _leave_plan(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
-        raise OffPlan
+    def _next_fused(self, expected: PlannedSite, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
+        """Torch's own attention, whose map is computed later, with those of other layers."""
+        query, key, value, mask, _, causal, scale, _ = sdpa_operands(args, kwargs).values()
+        call = FusedCall(query, key, value, mask, causal, scale)
+        site = expected.opened(torch.empty(call.shape, dtype=query.dtype, device="meta"), value, self.batch)
+        site.call, site.waits = call, True
+        out = self.at_result(site, func(*args, **kwargs))
+        self.sites.append(site)
+        return out
 
     def _see_through(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         """nn.MultiheadAttention hides its body from function modes (pytorch#131947): run the same body with us on."""

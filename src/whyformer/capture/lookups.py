@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.functions import Args, Function, Kwargs
-from whyformer.capture.site import OffPlan
-from whyformer.loan.borrow import RUNNING
 from whyformer.loan.spread import local_of, placed_like, whole_of
+
+LOOKUPS = frozenset(("embedding", "embedding_bag", "__getitem__"))
 
 
 class SwapEmbedding(TorchFunctionMode):
@@ -36,18 +35,10 @@ class SwapEmbedding(TorchFunctionMode):
         self.other_tables = 0  # in which the same ids were looked up, too
         self.vectors: Tensor | None = None  # what stands in place of the embedding, inputs first
 
-    @property
-    def in_one_weight(self) -> bool:
-        """Whether all was looked up in the parameter of the table, so that watching it sees as much as this mode."""
-        weight = getattr(self.table, "weight", None)
-        return is_watchable(weight) and self.weight_used is weight and not self.missed and not self.other_tables
-
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
-        return self.call(func, args, kwargs)
-
-    def call(self, func: Function, args: Args, kwargs: Kwargs | None) -> Any:
-        """Call a function; return its result, or what replaces it."""
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **kwargs) if kwargs else func(*args)
+        if func.__name__ not in LOOKUPS:
+            return out
         lookup = lookup_of(func, args, kwargs)
         other = None if lookup is None else self.swapped(out, lookup)
         return out if other is None else other
@@ -116,56 +107,6 @@ class SwapEmbedding(TorchFunctionMode):
             return True
         values = indices.unique()
         return len(values) > 1 and bool(torch.isin(values, self.ids).all())
-
-
-class Watching(threading.local):
-    """What replaces lookups in a watched weight, in this thread."""
-
-    swap: SwapEmbedding | None = None
-
-
-WATCHING = Watching()
-
-
-class WatchedWeight(nn.Parameter):
-    """A parameter during a pass in which its lookups are replaced: torch hands it every function that it is read by."""
-
-    @classmethod
-    def __torch_function__(cls, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
-        with torch._C.DisableTorchFunctionSubclass():
-            swap = WATCHING.swap
-            # Another thread may run the model by itself meanwhile.
-            if swap is None or not RUNNING.passes:
-                return func(*args, **(kwargs or {}))
-            return swap.call(func, args, kwargs)
-
-
-def is_watchable(weight: object) -> TypeGuard[nn.Parameter]:
-    """Whether the class of a weight can be exchanged: of others (quantised, spread) it decides how they compute."""
-    return type(weight) is nn.Parameter
-
-
-class AtTable:
-    """Do the work of a SwapEmbedding at the weight of the table: functions that do not read it run freely.
-
-    Only where an earlier pass looked its words up there. OffPlan if this one does not.
-    """
-
-    def __init__(self, swap: SwapEmbedding) -> None:
-        self.swap = swap
-
-    def __enter__(self) -> AtTable:
-        weight = getattr(self.swap.table, "weight", None)
-        if not is_watchable(weight):
-            raise OffPlan
-        self._weight, WATCHING.swap = weight, self.swap
-        weight.__class__ = WatchedWeight
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._weight.__class__, WATCHING.swap = nn.Parameter, None
-        if kind is None and not self.swap.lookups:
-            raise OffPlan
 
 
 class SwapEmbeddings(TorchFunctionMode):

@@ -74,7 +74,7 @@ def folded(
     with torch.set_grad_enabled(fold.fusion.gradient):
         with nullcontext() if ran else fold:
             logits = forward()
-        if fold.plan is not None and len(fold.sites) != len(fold.plan.paths):
+        if fold.plan is not None and len(fold.sites) != len(fold.plan.sites):
             raise OffPlan
         if not fold.sites or fold.unclaimed:
             return logits.detach()
@@ -129,7 +129,7 @@ def _side_by_side(sites: Sequence[Site]) -> Site:
 def sites_of(intercept: Intercept, values: bool, gradients: list[Tensor] | None = None) -> list[Site]:
     """Canonical sites; heads that the model computes one by one are joined into one site."""
     plan = intercept.plan
-    if plan is not None and len(intercept.sites) != (len(plan.paths) or len(plan.sites)):
+    if plan is not None and len(intercept.sites) != len(plan.sites):
         raise OffPlan
     waiting = [(site, site.call) for site in intercept.sites if site.waits and site.call is not None]
     if waiting:  # maps of torch's own attention are computed now, those of all layers together
@@ -141,21 +141,16 @@ def sites_of(intercept: Intercept, values: bool, gradients: list[Tensor] | None 
             raise OffPlan
         for (site, _), weights in zip(waiting, all_weights(calls), strict=True):
             site.attention, site.waits = weights, False
-    streams = () if plan is None else plan.streams
     sites: list[Site] = []
     for index, seen in enumerate(intercept.sites):
         attention = seen.attention.detach() if seen.attention.requires_grad else seen.attention
-        gradient = None if gradients is None else gradients[index]
-        if not streams:  # which come with maps that are laid out as B,H,Q,K
-            attention = seen.layout.to_canonical(attention)
-            gradient = None if gradient is None else seen.layout.to_canonical(gradient)
         joined = Site(
             path=seen.path,
             kind=seen.kind,
-            streams=streams[index] if streams else ("", ""),
-            attention_BHQK=attention,
+            streams=("", ""),
+            attention_BHQK=seen.layout.to_canonical(attention),
             value_BHKD=seen.value_BHKD.detach() if values else None,
-            attention_grad_BHQK=gradient,
+            attention_grad_BHQK=None if gradients is None else seen.layout.to_canonical(gradients[index]),
             windows=seen.layout.windows,
             first_query=seen.first_query,
         )

@@ -23,9 +23,6 @@ Edit = Callable[[int, OpenSite], None]  # number of the site, and the site
 Rewrite = Callable[[int, int, Tensor], Tensor]  # layer, number of the first head, (B, H, Q, K) → another map
 
 
-HAVE_ROWS = FOLLOWED.keys() - {"multi_head_attention_forward"}  # what multiplies by entries adds the rows up later
-
-
 class HeadGradient(Intercept):
     """Finds the rows of the last attention that reach the logits, by the gradient of what follows it."""
 
@@ -35,15 +32,13 @@ class HeadGradient(Intercept):
     share = 0.0  # of the gradient, in the work of the forward
     _ending: tuple[Tensor, PlannedCall] | None = None  # the result of the last one, and the call that it came from
 
-    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
-        before = len(self.sites)
-        out = super().__torch_function__(func, types, args, kwargs)
-        if before < len(self.sites) == self.count and func.__name__ in HAVE_ROWS:
-            torch.set_grad_enabled(True)
-            start = out.detach().requires_grad_()
-            self._ending = start, self.steps[-1] if self.steps else PlannedCall(func.__name__)
-            return start.clone()  # models may write into it
-        return out
+    def after_site(self, name: str, out: Tensor) -> Tensor:
+        if len(self.sites) != self.count or name not in FOLLOWED:  # what multiplies by entries adds the rows up later
+            return out
+        torch.set_grad_enabled(True)
+        start = out.detach().requires_grad_()
+        self._ending = start, self.steps[-1]
+        return start.clone()  # models may write into it
 
     def differentiate(self, logits: Tensor) -> Tensor:
         """Take the gradient of the logits; return these without it."""
@@ -84,8 +79,14 @@ class Observe(HeadGradient):
             self.glance(site.attention_BHQK, site.first_query)
 
     def at_result(self, site: OpenSite, out: Tensor) -> Tensor:
-        if self.layers is not None and site.waits and self._layer(site.parallel) not in self.layers:
-            site.call, site.waits, site.value = None, False, shape_of(site.value)
+        if self.layers is None or site.call is None or not site.waits:
+            return out
+        if self.glance is not None:
+            (site.attention,), site.waits = fn.all_weights([site.call]), False
+            self.glance(site.attention_BHQK, site.first_query)
+        if self._layer(site.parallel) not in self.layers:
+            site.call, site.waits = None, False
+            site.attention, site.value = shape_of(site.attention), shape_of(site.value)
         return out
 
     def _layer(self, parallel: bool) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -225,11 +225,12 @@ class OpenSite:
         self.value = self.value_layout.to_raw(value, self._full_value())
 
 
-# A plan: what was learned about the calls of a pass, so that a later pass intercepts attention alone.
+# A plan: what is known about the calls of a pass, so that a later pass intercepts attention alone.
 #
-# If all attentions of a model are torch's own, over all positions, their number is the plan. Otherwise it is the order
-# of all softmaxes and products of a pass that was followed: which of them are sites, and how those are laid out. Every
-# later pass is compared with it call by call, by names and shapes. If it differs, it is followed again and learned.
+# It is the order of all softmaxes and products of a pass that was followed: which of them are sites, and how those are
+# laid out. If all attentions of a model are torch's own, over all positions, their calls are the plan, and the study
+# knows them. Every later pass is compared with the plan call by call, by names and shapes. If it differs, it is
+# followed again and learned. Passes under changed gradient rules are planned in the same way (run/traced.py).
 
 GIVEN_UP = 4  # passes that were off the plan: what changes so often is followed
 # Which method of the interceptor sees which function. By name, not as bound methods: an interceptor in a cycle with
@@ -246,14 +247,11 @@ FOLLOWED = {
     "einsum": "_einsum",
     "mark_attention": "_marked_by_user",
 }
-COUNTED = {  # of a model whose attentions are all torch's own
-    "scaled_dot_product_attention": "_next_fused",
-    "multi_head_attention_forward": "_see_through",
-    "softmax": "_leave_plan",
-    "special_softmax": "_leave_plan",
-    "mark_attention": "_leave_plan",
-}
-STEPWISE = dict.fromkeys(FOLLOWED, "_next_step") | {"multi_head_attention_forward": "_see_through"}
+STEPWISE = frozenset(FOLLOWED)
+# Of a model whose attentions are all torch's own; products are no steps there, and with a softmax it is off the plan.
+FUSED = frozenset(
+    "scaled_dot_product_attention multi_head_attention_forward softmax special_softmax mark_attention".split()
+)
 
 
 class OffPlan(Exception):
@@ -278,6 +276,12 @@ class PlannedSite:
         shape, where = site.attention.shape, site.contraction
         sizes = shape[where.query], shape[where.key]
         return cls(site.path, site.layout, where, site.kind, *sizes, site.first_query, site.parallel)
+
+    @classmethod
+    def fused(cls, path: str, heads: int, positions: int) -> PlannedSite:
+        """Torch's own attention of several heads over all positions: its axes speak for themselves."""
+        layout = Layout((0, 1, 2, 3), (1, heads), ("B", "H"), 1, heads)
+        return cls(path, layout, Contraction(2, 3, 2, 3, (0, 1)), "self", positions, positions, 0, False)
 
     def opened(self, attention: Tensor, value: Tensor, batch: int) -> OpenSite:
         """The site with a map that is there now; OffPlan if its shape does not fit."""
@@ -320,39 +324,42 @@ class PlannedCall(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The calls of a pass that matter, in their order; or only that there will be as many of torch's own attentions."""
+    """The calls of a pass that matter, in their order."""
 
-    sites: tuple[PlannedSite, ...] = ()
-    steps: tuple[PlannedCall, ...] = ()
-    paths: tuple[str, ...] = ()  # of attentions that are torch's own, all of them
-    streams: tuple[tuple[str, str], ...] = ()  # of those: of queries and keys
-    watched: Mapping[str, str] = field(default_factory=lambda: STEPWISE)
+    sites: tuple[PlannedSite, ...]
+    steps: tuple[PlannedCall, ...]
+    watched: frozenset[str] = STEPWISE  # functions that are steps
+
+    @classmethod
+    def fused(cls, sites: Sequence[PlannedSite]) -> Plan | None:
+        """Return the plan of a model whose attentions are torch's own; None without any."""
+        steps = (PlannedCall("scaled_dot_product_attention", number) for number in range(len(sites)))
+        return cls(tuple(sites), tuple(steps), FUSED) if sites else None
 
 
-Kind = tuple[bool, bool]  # of a pass: with gradients, of several inputs
+Passed = TypeVar("Passed")
 
 
 @dataclass
 class Plans:
     """Plans by kind of pass, and how often each was wrong."""
 
-    plans: dict[Kind, Plan] = field(default_factory=dict)
-    misses: Counter[Kind] = field(default_factory=Counter)
-    of_rules: dict[Any, Any] = field(default_factory=dict)  # steps by kind of pass: run/traced.py; (): none any more
-    # Lookups are found without a function mode: all in the weight of one table, or none at all. None: not known yet.
-    modeless: bool | None = None
+    plans: dict[Hashable, Any] = field(default_factory=dict)
+    misses: Counter[Hashable] = field(default_factory=Counter)
 
-    def at(self, kind: Kind, fused: Sequence[tuple[str, tuple[str, str]]]) -> Plan | None:
-        """fused: path and streams of attentions that are torch's own, if all of them are."""
-        if kind not in self.plans and fused and not self.misses[kind]:
-            paths, streams = zip(*fused, strict=True)
-            self.plans[kind] = Plan(paths=paths, streams=streams, watched=COUNTED)
-        return self.plans.get(kind)
+    def at(self, kind: Hashable, known: Any = None) -> Any:
+        """Return the plan of a pass, None if there is none; known: the plan before any was learned."""
+        return self.plans.get(kind, None if self.misses[kind] else known)
 
-    def missed(self, kind: Kind) -> None:
-        self.plans.pop(kind, None)
-        self.misses[kind] += 1
+    def run(self, kind: Hashable, a_pass: Callable[[Any], Passed], known: Any = None) -> Passed:
+        """Run a pass by its plan; if the model leaves that, run the pass again without."""
+        while True:
+            try:
+                return a_pass(self.at(kind, known))
+            except OffPlan:
+                self.plans.pop(kind, None)
+                self.misses[kind] += 1
 
-    def learn(self, kind: Kind, sites: Sequence[OpenSite], steps: Sequence[PlannedCall]) -> None:
+    def learn(self, kind: Hashable, plan: Any) -> None:
         if self.misses[kind] < GIVEN_UP:
-            self.plans[kind] = Plan(tuple(map(PlannedSite.of, sites)), tuple(steps))
+            self.plans[kind] = plan

@@ -16,7 +16,7 @@ from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.functions import padding_share
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import HeadGradient, Impose, Observe, Recorder, Rewrite
-from whyformer.capture.site import OffPlan
+from whyformer.capture.site import Plan, PlannedSite
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.decoding import KeptPass
@@ -202,14 +202,14 @@ class Run(TracedBatch):
         if not known_form:
             self.require_undisturbed(maps.logits, graph=grad)
         if role.plan is None and not role.rows_attend and role.plannable:
-            self.study.plans.learn((grad, rows > 1), role.sites, role.steps)
+            sites = tuple(map(PlannedSite.of, role.sites))
+            self.study.plans.learn((grad, rows > 1), Plan(sites, tuple(role.steps)))
         if isinstance(role, Recorder):
             self.notes.update(self.study.warnings)
             if unchecked:
                 self.require_slopes(maps, role)
         self._take_rows(maps, role.spoke_BQ if isinstance(role, Observe) else None)
-        if role.plan is None or not role.plan.streams:
-            maps = with_streams(maps, self.study)
+        maps = with_streams(maps, self.study)
         if layers is None:
             self._records[grad] = maps
         else:
@@ -220,37 +220,34 @@ class Run(TracedBatch):
     def _intercepted(
         self, grad: bool, values: bool, layers: frozenset[int] | None, padded: bool
     ) -> tuple[Record, Observe | Recorder, list[Tensor]]:
-        """Return the record, the interceptor, and the shares of padding; repeat the pass if the model left its plan."""
+        """Return the record, the interceptor, and the shares of padding."""
         rows = self.rows_run if grad else self.batch.size
         forward = partial(self.output.logits, self.together if grad else self.batch)
-        plans, of_kind = self.study.plans, (grad, rows > 1)
         kept = self.kept if grad else KeptPass()
-        while True:
-            plan = plans.plans.get(of_kind) or plans.at(of_kind, self.study.torch_own)
+
+        def run_once(plan: Plan | None) -> tuple[Record, Observe | Recorder, list[Tensor]]:
             role: Observe | Recorder
             role = (Recorder if grad else Observe)(rows, self.module_names, self.study.batch_axes)
             role.rows_attend = self.batch.reference_rows > 0
-            role.plan = None if role.rows_attend or padded else plan
+            role.plan = None if role.rows_attend else plan
             shares: list[Tensor] = []
             if isinstance(role, Observe):
                 role.count = self.attentions
                 if layers is not None:
                     role.layers, role.glance = layers, partial(self._glance, shares) if padded else None
-            before = kept.seen(Recorder)
-            role, self._ran_before = before or role, (ran := before is not None)
-            self.forwards_B += 0 if ran else rows / self.batch.size
-            try:
-                if isinstance(role, Observe):
-                    maps = observe(forward, role, values)
-                    self.backwards_B += self.of_head
-                    return maps, role, shares
+                maps = observe(forward, role, values)
+            else:
+                before = kept.seen(Recorder)
+                role, self._ran_before = before or role, (ran := before is not None)
                 shared = rows < self.batch.size
                 with kept.used_by(role):
                     maps = record(forward, role, partial(self.scalars, ask=False), values, shared, ran, kept.more)
-                self.backwards_B += 1
-                return maps, role, shares
-            except OffPlan:
-                plans.missed(of_kind)
+            return maps, role, shares
+
+        seen = self.study.plans.run((grad, rows > 1), run_once, self.study.torch_own)
+        self.forwards_B += 0 if self._ran_before else rows / self.batch.size
+        self.backwards_B += 1 if grad else self.of_head
+        return seen
 
     def _take_rows(self, maps: Record, spoke_BQ: Tensor | None) -> None:
         """Compare the rows of the last map that have a gradient with the read-out rule."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.functions import Args, Function, Kwargs, answered, in_model
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf, require_dependent, slopes
-from whyformer.capture.lookups import AtTable, SwapEmbedding
+from whyformer.capture.lookups import LOOKUPS, SwapEmbedding
 from whyformer.capture.lrp.changed_gradients import GradientRules, Step, carried_by
 from whyformer.capture.site import OffPlan
 from whyformer.errors import NotOffered
@@ -27,9 +27,7 @@ from whyformer.study.interference import INPUT_SLOPES
 
 # Later passes of a model under the rules of AttnLRP: which function meets which rule is known from the first one.
 
-
 Attribute = type(Tensor.shape.__get__)  # type: ignore[attr-defined]  # x.shape, x.dtype, …
-LOOKUPS = frozenset(("embedding", "embedding_bag", "__getitem__"))
 
 
 def steps_of(rules: GradientRules) -> tuple[Step, ...] | None:
@@ -99,22 +97,14 @@ class TracedBatch(ScoredBatch):
 
     def traced_by_plan(self, rules: GradientRules) -> Traced:
         """Run ``traced`` with a plan of an earlier pass (``plan_rules``), if there is one. Only leaves are known."""
-        plans, kind = self.study.plans.of_rules, self._rules_kind(rules)
-        steps = plans.get(kind)
-        if steps:
-            before = self.forwards_B.copy()
-            try:
-                return self.traced(rules, steps=steps)
-            except OffPlan:
-                plans[kind], self.forwards_B[:] = (), before  # from now on without a plan
-        return self.traced(rules)
+        return self.study.plans.run(self._rules_kind(rules), lambda steps: self.traced(rules, steps=steps or ()))
 
     def plan_rules(self, trace: Traced) -> None:
         """Keep which function met which rule, for later passes of this kind."""
         if isinstance(trace.rules, GradientRules) and not trace.features and not self.batch.reference_rows:
             steps = steps_of(trace.rules)
             if steps is not None:
-                self.study.plans.of_rules.setdefault(self._rules_kind(trace.rules), steps)
+                self.study.plans.learn(self._rules_kind(trace.rules), steps)
 
     def _rules_kind(self, rules: GradientRules) -> tuple[bool, bool, bool]:
         return (
@@ -122,16 +112,6 @@ class TracedBatch(ScoredBatch):
             self.rows_run > 1,
             bool(self.batch.real_BN.all()) if self.batch.keep_BN is not None else True,
         )
-
-    def looked_up(self, batch: Batch, make: Callable[[Tensor], Tensor]) -> AbstractContextManager[Any]:
-        """As the modality's; where gradients are taken, without a function mode if none is needed."""
-        return self._lightest(self.modality.looked_up(batch, make))
-
-    def _lightest(self, lookups: TorchFunctionMode) -> AbstractContextManager[Any]:
-        # A mode around the pass that changes lookups (ShiftEmbedding) has to come first, as it does for another mode.
-        if not self.study.plans.modeless or not torch.is_grad_enabled() or _get_current_function_mode_stack():
-            return lookups
-        return AtTable(lookups) if isinstance(lookups, SwapEmbedding) else nullcontext()
 
     def traced(
         self,
@@ -146,25 +126,12 @@ class TracedBatch(ScoredBatch):
         rules: None for the model's own gradients. steps: of an earlier pass under the same rules. entrance: the vectors
         that enter the first block can be asked for.
         """
-        before = self.forwards_B.copy()
-        try:
-            return self._traced(rules, dtype, steps, entrance)
-        except OffPlan:
-            if steps or not self.study.plans.modeless:
-                raise
-            self.study.plans.modeless, self.forwards_B[:] = False, before
-            return self._traced(rules, dtype, steps, entrance)
-
-    def _traced(
-        self, rules: TorchFunctionMode | None, dtype: torch.dtype | None, steps: Sequence[Step], entrance: bool
-    ) -> Traced:
         changed_rules, modes = rules is not None, not steps and (entrance or rules is not None)
         if changed_rules and self.study.hidden and self.study.trouble is not None:
             raise NotOffered(f"changed gradient rules need a captured model: {self.study.trouble}")
         kept = self.kept if changed_rules else KeptPass()
         if (before := kept.seen(Traced)) is not None:
             return self._traced_again(before, kept)
-        self.forwards_B += self.rows_run / self.batch.size
         leaves: list[Tensor] = []
 
         def leaf(tensor: Tensor) -> Tensor:
@@ -180,7 +147,7 @@ class TracedBatch(ScoredBatch):
         with torch.enable_grad():
             with (
                 answered() as answer,
-                nullcontext() if steps else lookups if modes else self._lightest(lookups),
+                nullcontext() if steps else lookups,
                 self.modality.handed_over(lambda features, _: leaf(features)) as features,
                 rules or nullcontext(),
                 seen if modes else nullcontext(),
@@ -190,14 +157,16 @@ class TracedBatch(ScoredBatch):
                 logits = self.output.logits(batch)
             if isinstance(rules, PlannedRules):
                 rules.require_done()
+            self.forwards_B += self.rows_run / self.batch.size
             # The model may also read its word embeddings in a way that these gradients leave out.
             if isinstance(lookups, SwapEmbedding) and lookups.missed:
                 raise NotOffered(
                     f"the model reads its word embeddings a second time, by {lookups.missed}, so gradients at the "
                     "embeddings that enter its layers would be incomplete."
                 )
-            known = self.study.plans.modeless is not None  # then this was asked before
-            if not known and isinstance(lookups, SwapEmbedding) and has_adapter(self.modality.model, lookups.table):
+            checked = INPUT_SLOPES in self.study.undisturbed  # of this model, at an earlier call
+            table = lookups.table if isinstance(lookups, SwapEmbedding) and not checked else None
+            if has_adapter(self.modality.model, table):
                 raise NotOffered(
                     "the word embedding of this model has an adapter, and gradients at the embedding would leave its "
                     "part out. Merge the adapter: model = model.merge_and_unload()."
@@ -211,9 +180,6 @@ class TracedBatch(ScoredBatch):
                 raise NotOffered(
                     "the word embedding of this model was not found: its ids never pass torch's embedding lookup."
                 )
-            if not known and not steps:
-                bare = self.modality.pixels and len(leaves) == len(floats)
-                self.study.plans.modeless = lookups.in_one_weight if isinstance(lookups, SwapEmbedding) else bare
             self.require_undisturbed(logits, graph=True)
             words = lookups.vectors if isinstance(lookups, SwapEmbedding) else None
             main = None if self.modality.stream == "table" else floats.get(self.modality.main, words)

@@ -18,7 +18,7 @@ from whyformer.brief import brief
 from whyformer.capture.functions import Args, Function, Kwargs
 from whyformer.capture.intercept import current_path
 from whyformer.capture.roles import Outline
-from whyformer.capture.site import OpenSite, Plans
+from whyformer.capture.site import OpenSite, Plan, PlannedSite, Plans
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
 from whyformer.results.types import Record
 from whyformer.study.dataflow import Fingerprints, Marks
@@ -334,14 +334,15 @@ class Study:
         return self.trouble is None and bool(self.sites) and self.one_stream and not self.leak.amount
 
     @cached_property
-    def torch_own(self) -> tuple[tuple[str, tuple[str, str]], ...]:
-        """Path and streams of each attention, if all of them are torch's own function in its plain form."""
+    def torch_own(self) -> Plan | None:
+        """The plan of passes, if all attentions are torch's own function in its plain form."""
         plain = all(
             s.kind == "self" and s.windows == 1 and s.queries == s.keys and s.heads > 1 and not s.parallel
             for s in self.sites
         )
         plain = plain and 1 not in self.batch_axes.values()  # heads in front of the inputs
-        return tuple((s.path, s.streams) for s in self.sites) if self.fused and plain and not self.unclaimed else ()
+        sites = [PlannedSite.fused(s.path, s.heads, s.keys) for s in self.sites]
+        return Plan.fused(sites) if self.fused and plain and not self.unclaimed else None
 
     @cached_property
     def batch_axes(self) -> dict[int, int]:

@@ -296,16 +296,19 @@ class ReadoutFinder(Outline):
         self.last = last
         self.ending: Ending | None = None
 
+    def after_site(self, name: str, out: Tensor) -> Tensor:
+        if len(self.sites) != self.last + 1:
+            return out
+        torch.set_grad_enabled(True)
+        start = parted(self.sites[-1], result := out.detach()).requires_grad_()
+        self.ending = Ending(self.sites[-1], start, alike=start is not result)
+        return start.clone()  # models may write into it
+
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
-        before = len(self.sites)
+        ending = self.ending
         out = super().__torch_function__(func, types, args, kwargs)
-        if before == self.last and len(self.sites) == self.last + 1 and func.__name__ != "multi_head_attention_forward":
-            torch.set_grad_enabled(True)
-            start = parted(self.sites[-1], result := out.detach()).requires_grad_()
-            self.ending = Ending(self.sites[-1], start, alike=start is not result)
-            return start.clone()  # models may write into it
-        if self.ending is not None:
-            self.ending.see(func.__name__, args, kwargs, out)
+        if ending is not None:
+            ending.see(func.__name__, args, kwargs, out)
         return out
 
 
@@ -483,13 +486,9 @@ class Severed(Intercept):
     def at_site(self, site: OpenSite) -> None:
         """The result, not the map, is followed."""
 
-    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
-        before = len(self.sites)
-        out = super().__torch_function__(func, types, args, kwargs)
-        if len(self.sites) == before + 1 and func.__name__ != "multi_head_attention_forward":
-            out = out.detach().requires_grad_()
-            self.results.append(out)
-        return out
+    def after_site(self, name: str, out: Tensor) -> Tensor:
+        self.results.append(out.detach().requires_grad_())
+        return self.results[-1]
 
 
 def direct_rows(run: Passes) -> list[list[int]]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from whyformer.capture.fold import Fold, FoldedSite, NotFolded, Scaled
 from whyformer.capture.functions import HeadFusion
 from whyformer.capture.record import folded, require_sites
-from whyformer.capture.site import OffPlan
+from whyformer.capture.site import FUSED, Plan
 from whyformer.engines.attention import maps as mapped
 from whyformer.errors import NotOffered
 from whyformer.inputs.decoding import KeptPass
@@ -99,24 +99,20 @@ def chain(
     if run.folds:
         return _chained(run, heads, share, normalize, start_layer)
     sites = mapped.maps_of(run.record(grad=heads.gradient), start_layer)
-    padded = not run.unpadded
-    layers: list[Tensor] = []
-    for site, count in mapped.in_one_go(sites):
-        keep_BN = run.attended_BN.repeat(count, 1) if padded or discard else run.keep_BN
+    padded, attended_BN, layers = not run.unpadded, run.attended_BN, list[Tensor]()
+    special_BN = run.special_BN if protect_special else None
+    for number, site in enumerate(sites, start=len(run.study.sites) - len(sites)):
         layer = heads.of(site)
         if padded and (normalize or discard):  # row sums and ranks must not include padding
-            layer = mapped.real(layer, keep_BN, site)
+            layer = mapped.real(layer, attended_BN, site)
         if discard:
-            special_BN = run.special_BN.repeat(count, 1) if protect_special else None
-            layer = mapped.discard_smallest(layer, discard, keep_BN, site, special_BN)
+            layer = mapped.discard_smallest(layer, discard, attended_BN, site, special_BN)
+        first = site.first_query
         if isinstance(residual, Tensor):
-            number, first = len(run.study.sites) - len(sites) + len(layers), site.first_query
-            ratio_BN = residual[:, number : number + count].transpose(0, 1).flatten(0, 1)
-            layer = mapped.with_ratio(layer, first, ratio_BN[:, first : first + layer.shape[1]])
+            layer = mapped.with_ratio(layer, first, residual[:, number, first : first + layer.shape[1]])
         else:
-            layer = mapped.with_residual(layer, site.first_query, share, normalize)
-        layer = mapped.real(layer, keep_BN, site) if padded else layer
-        layers += layer.unflatten(0, (count, -1)).unbind()
+            layer = mapped.with_residual(layer, first, share, normalize)
+        layers.append(mapped.real(layer, attended_BN, site) if padded else layer)
     return multiplied(run, layers, sites[-1].first_query)
 
 
@@ -249,43 +245,35 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
     rows, batch = (run.rows_run, run.together) if grad else (run.batch.size, run.batch)
     run.asked["logits"] = (0, 0)
     _ = run.readout_BN  # may take passes of its own
-    plans, of_kind, logits = study.plans, (grad, rows > 1), None
-
-    def hand_on(site: FoldedSite) -> None:
-        shares = torch.stack(role.lost_B).mean(0) if role.lost_B else torch.zeros(len(run.keep_BN))
-        run.lost_to_padding(shares.to(run.keep_BN.device).expand(len(run.keep_BN)))
-        take(site)
-
     kept = run.kept if grad else KeptPass()
-    while logits is None:
+    forward, score = partial(run.output.logits, batch), partial(run.scalars, ask=False)
+
+    def run_once(plan: Plan | None) -> tuple[Take, Fold, Tensor]:
         take = begin()
+
+        def hand_on(site: FoldedSite) -> None:
+            shares = torch.stack(role.lost_B).mean(0) if role.lost_B else torch.zeros(len(run.keep_BN))
+            run.lost_to_padding(shares.to(run.keep_BN.device).expand(len(run.keep_BN)))
+            take(site)
+
         before = kept.seen(Fold)
         role = before or Fold(rows, run.module_names, study.batch_axes, fusion=fusion)
-        role.reached, role.spoke_BQ = {}, None
-        role.rows_attend = run.batch.reference_rows > 0
-        plan = plans.plans.get(of_kind) or plans.at(of_kind, study.torch_own)
-        if plan is not None and plan.paths:
-            role.plan = plan
-        if study.plain and not run.unpadded:
-            role.keep_BN = run.keep_BN if rows == run.batch.size else run.keep_BN.any(0, keepdim=True)
-        role.one_stream = study.plain
-        role.count = None if grad else run.attentions
-        role.measures = grad and ("slopes",) not in study.undisturbed
-        run.forwards_B += 0 if before else rows / run.batch.size
-        run.backwards_B += 1 if grad else run.of_head
+        _prepare(run, role, plan, rows, grad)
+        layers = recomputable(run.modality.model) if grad and run.recomputes else []
+        shared, ran = rows < run.batch.size, before is not None
         try:
-            layers = recomputable(run.modality.model) if grad and run.recomputes else []
             with recomputing(layers), kept.used_by(role):
-                forward, score = partial(run.output.logits, batch), partial(run.scalars, ask=False)
-                shared, ran = rows < run.batch.size, before is not None
                 logits = folded(forward, role, score, hand_on, shared, ran, kept.more)
         except NotFolded as error:
             raise NotFoldable(
                 "memory='fold': attention of this model comes in a shape that can be had as a whole map only, or "
                 "it writes over what it gave to an attention. Leave memory out, or say memory='full'."
             ) from error
-        except OffPlan:
-            plans.missed(of_kind)
+        run.forwards_B += 0 if ran else rows / run.batch.size
+        return take, role, logits
+
+    take, role, logits = study.plans.run((grad, rows > 1), run_once, study.torch_own)
+    run.backwards_B += 1 if grad else run.of_head
     run.said(logits)
     if not role.sites or role.unclaimed:
         require_sites(Record(tuple(role.outlines), logits, role.unclaimed))
@@ -295,6 +283,19 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
     if run.reads_elsewhere(role.sites[-1].first_query, role.spoke_BQ):
         return fold(run, fusion, begin, multi_stream)
     return take
+
+
+def _prepare(run: Run, role: Fold, plan: Plan | None, rows: int, grad: bool) -> None:
+    """Set what a new pass, or a new score of a pass that was kept, has to look at."""
+    study = run.study
+    role.reached, role.spoke_BQ = {}, None
+    role.rows_attend = run.batch.reference_rows > 0
+    role.plan = plan if plan is not None and plan.watched is FUSED else role.plan
+    if study.plain and not run.unpadded:
+        role.keep_BN = run.keep_BN if rows == run.batch.size else run.keep_BN.any(0, keepdim=True)
+    role.one_stream = study.plain
+    role.count = None if grad else run.attentions
+    role.measures = grad and ("slopes",) not in study.undisturbed
 
 
 def _require_slopes(run: Run, role: Fold, logits: Tensor) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial, reduce
 from itertools import accumulate
 from typing import Annotated
@@ -68,36 +67,6 @@ def real(map_BQK: BQK, keep_BN: BN, site: Site) -> BQK:
     keep = keep_BN.to(map_BQK.dtype)
     rows = keep[:, site.first_query : site.first_query + map_BQK.shape[1]]
     return map_BQK * rows[:, :, None] * keep[:, None, :]
-
-
-def in_one_go(sites: Sequence[Site]) -> list[tuple[Site, int]]:
-    """Join sites whose maps are adjacent in memory into one site with all their rows, to save operations.
-
-    Return each site and the number of layers in it. Capture stores the maps of small inputs in one tensor.
-    """
-    groups: list[list[Site]] = []
-    behind: list[object] = []  # where the maps and gradients of an adjacent site would begin
-    for site in sites:
-        maps = [t for t in (site.attention_BHQK, site.attention_grad_BHQK) if t is not None]
-        alike = [(t.untyped_storage().data_ptr(), t.shape, t.dtype, t.is_contiguous()) for t in maps]
-        place: list[object] = [site.first_query, *alike, *[t.storage_offset() for t in maps]]
-        if place == behind and all(t.is_contiguous() for t in maps):
-            groups[-1].append(site)
-        else:
-            groups.append([site])
-        behind = [site.first_query, *alike, *[t.storage_offset() + t.numel() for t in maps]]
-    joined = []
-    for group in groups:
-        first, count = group[0], len(group)
-        if count > 1:
-            shape, stride = first.attention_BHQK.shape, first.attention_BHQK.stride()
-            whole = (count * shape[0], *shape[1:])
-            gradient = first.attention_grad_BHQK
-            gradient = None if gradient is None else gradient.as_strided(whole, stride)
-            maps_BHQK = first.attention_BHQK.as_strided(whole, stride)
-            first = replace(first, attention_BHQK=maps_BHQK, attention_grad_BHQK=gradient)
-        joined.append((first, count))
-    return joined
 
 
 def plus_identity(map_BQK: BQK, first_query: int, share: float = 1.0) -> BQK:

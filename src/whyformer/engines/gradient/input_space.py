@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.leaves import Enter, Entrance, as_leaf, require_dependent, slopes
-from whyformer.capture.site import OffPlan
 from whyformer.engines.gradient.feature_maps import smoothed
 from whyformer.errors import NotOffered, one_of
 from whyformer.inputs.batch import Batch
@@ -162,12 +161,8 @@ class SingleInput(InputSpace):
         if self.entrance is not None:
             return self._entered(batch, points)[0]
         if self.run.modality.embeds:
-            try:
-                with self.run.looked_up(batch, lambda _: points):
-                    return self.run.output.logits(batch)
-            except OffPlan:
-                self.run.study.plans.modeless = False
-                return self.logits(batch, points)
+            with self.run.modality.looked_up(batch, lambda _: points):
+                return self.run.output.logits(batch)
         return self.run.output.logits(batch.with_tensors(**{self.run.modality.main: points}))
 
     def seen(self, batch: Batch) -> tuple[Tensor, Tensor]:
