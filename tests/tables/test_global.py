@@ -391,6 +391,10 @@ def test_agreement_is_the_rank_correlation_of_scipy() -> None:
     theirs = wf.explain_global(model, some, described, method="attn_lrp", reference=passed).agreement
     assert theirs is not None and theirs.spearman == pytest.approx(agreement.spearman, abs=1e-6)
     assert not theirs.metric and "Agreement with scores passed" in theirs.to_html() and theirs.low < theirs.spearman
+    as_method = wf.explain(model, some[0], described, method=lost)
+    np.testing.assert_allclose(as_method.scores[where], np.clip(lost.mean, 0, None), rtol=1e-6)
+    compared = wf.compare(model, some[:3], processor=described, method=[lost, "random"], metric=["aopc"])
+    assert np.isfinite(compared.values["aopc"][lost.name]).all()
 
 
 def test_agreement_with_the_models_own_predictions_where_rows_have_no_answer() -> None:
@@ -412,3 +416,5 @@ def test_what_cannot_agree_is_refused() -> None:
         lost.agreement(wf.explain(model, adult_rows()[0], described, method="attn_lrp"))
     with pytest.raises(BadInput, match="not a str"):
         lost.agreement("attn_lrp")
+    with pytest.raises(BadInput, match="has no importance of"):
+        wf.explain(model, adult_rows()[0], described, method=lost)

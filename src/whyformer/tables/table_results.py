@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import nn
 
 from whyformer.errors import BadInput, MissingExtra, UnknownName
 from whyformer.extras import require
 from whyformer.files import Damaged, made_folder, read_json, readable_folder, write_file, writing
 from whyformer.inputs.table_schema import Table
-from whyformer.parameters import checked
+from whyformer.parameters import Named, checked
+from whyformer.registry import Method, register_named
 from whyformer.results.codec import Float32, Float64
 from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
+from whyformer.run import Attribution, Run
 from whyformer.shapes import Array
 from whyformer.tables.agreement import Agreement, Ranked, agreement_of, ranked_rows
 from whyformer.views.table_marks import context_view, global_view, permutation_view
@@ -228,8 +233,11 @@ class GlobalExplanation(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class FeaturePermutation(Result):
-    """The fall of a metric when a column is shuffled: mean over repeats, with 95 % confidence intervals."""
+class FeaturePermutation(Result, Named):
+    """The fall of a metric when a column is shuffled: mean over repeats, with 95 % confidence intervals.
+
+    ``wf.compare(…, method=["attn_lrp", permutation])`` evaluates it as a method that scores every row alike.
+    """
 
     what: ClassVar[str] = "feature permutation"
     axes: ClassVar[Mapping[str, str]] = {
@@ -249,6 +257,15 @@ class FeaturePermutation(Result):
     changes: Float32 | None = None  # mean |change| of the output for the predicted class, of the first rows
     warnings: tuple[str, ...] = ()
     model: str = ""
+
+    def __post_init__(self) -> None:
+        register_named(_as_method(self))
+
+    @cached_property
+    def name(self) -> str:
+        """For example "permutation:1f0c93ab", by which results name it."""
+        numbers = np.ascontiguousarray(self.drops, dtype=np.float64).tobytes()
+        return "permutation:" + hashlib.blake2b("\n".join(self.labels).encode() + numbers, digest_size=4).hexdigest()
 
     def agreement(self, explanation: Any, seed: int = 0) -> Agreement:
         """Return the rank correlation of an explanation with this importance, over all rows, per class and per row.
@@ -272,6 +289,39 @@ class FeaturePermutation(Result):
     def to_frame(self) -> DataFrame:
         """Return one row per column or group."""
         return dataframe({"column": self.labels, "mean": self.mean, "low": self.low, "high": self.high})
+
+
+def _as_method(permutation: FeaturePermutation) -> Method:
+    """The entry of the registry, which is not in ``list_methods()``."""
+
+    def explain(run: Run) -> Attribution:
+        """Score each column by the fall of the metric, the same for every row; falls below 0 are 0.
+
+        Misleads when: rows differ: it knows what a column is worth to all of them.
+        """
+        falls = dict(zip(permutation.labels, np.clip(permutation.mean, 0, None).tolist(), strict=True))
+        scores = torch.zeros(run.keep_BN.shape)
+        for row, (units, keep) in enumerate(zip(run.units, run.keep_BN.cpu(), strict=True)):
+            missing = [n for n, special in zip(units.labels, units.special, strict=True) if not special | (n in falls)]
+            if missing:
+                raise BadInput(f"{permutation.name} has no importance of {missing[0]!r}: shuffle the same columns.")
+            scores[row, keep] = torch.tensor([falls.get(name, 0.0) for name in units.labels])
+        return Attribution(scores.to(run.keep_BN.device))
+
+    return Method(
+        name=permutation.name,
+        run=explain,
+        paper="Breiman 2001",
+        needs=frozenset(),
+        cost=lambda units, **options: (1, 0),
+        cost_text="1 forward; the permutation is done",
+        signed=False,
+        class_specific=False,
+        specificity="black box",
+        idea="Score each column by the fall of a metric when it is shuffled, the same for every row.",
+        meaning=f"fall of {permutation.metric} when the column is shuffled",
+        unfit="it scores every row alike",
+    )
 
 
 @dataclass(frozen=True, eq=False)
