@@ -63,7 +63,7 @@ def trouble_with(m: Method, session: Session, options: dict[str, Any]) -> str:
     try:
         if m.needs & {"attention_gradients", "input_gradients"}:
             refuse_without_gradients(session.model, m.name)
-        run = session.run([0], beside=session.modality.mixes_rows and not m.needs <= {"perturbation"})
+        run = session.run([0], beside=session.modality.read.mixes_rows and not m.needs <= {"perturbation"})
         run = run.for_needs(m.needs)
         _ask_once(run)
         scores_BN = m.run(run, **m.checked(FEWER_STEPS.get(m.name, {}) | options)).scores_BN
@@ -229,7 +229,7 @@ def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimat
     if m.name == "two_ended" and options["guide"] == "auto":
         options = {**options, "guide": guides(options["passes"])[0]}
     if "replace" in m.options:  # the number of baselines is part of its full name
-        options = {**options, "replace": run.modality.replacement(options.get("replace"))}
+        options = {**options, "replace": run.modality.mask.replacement(options.get("replace"))}
     (forwards, backwards), at_most = m.cost(units, **options), m.at_most
     if m.works and run.length <= SHORT:
         with suppress(WhyformerError):  # refused: what is declared
@@ -238,7 +238,7 @@ def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimat
             done, at_most = (float(one.forwards_B[0]), float(one.backwards_B[0])), False
             forwards, backwards = over_maskings(lambda units: done)(units, options.get(MASKINGS))
     grad = bool(m.needs & {"attention_gradients", "input_gradients"})
-    activated = 0 if run.modality.opaque else activations(run, grad)
+    activated = 0 if run.modality.read.opaque else activations(run, grad)
     maps = bool(m.needs & {"attention", "attention_gradients"}) and bool(run.study.sites)
     full = activated + (map_bytes(run, "attention_gradients" in m.needs) if maps else 0)
     reason = why_not_folded(run, m, options)
@@ -261,14 +261,14 @@ def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimat
         at_most=at_most,
         batch_size=run.batch.size,
         reason=reason,
-        samples=run.modality.samples,
+        samples=run.modality.mean.samples,
     )
 
 
 def activations(run: Run, grad: bool) -> int:
     """Bytes that the model's own pass keeps for backward: measured on a short piece, and in proportion to length."""
     facts, key = known_about(run.modality.model), (SavedBytes, grad)
-    if key not in facts or not run.modality.lengths_vary:
+    if key not in facts or not run.modality.place.lengths_vary:
         one = replace(run.batch.select([0]), answers=(), spans=(), trunks=(), shared=None)
         piece, length = one.beginning(SHORT), SHORT
         run.setup_forwards += 1

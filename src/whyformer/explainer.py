@@ -174,7 +174,7 @@ class CoreExplainer(LoadedModel):
         if type(request.target) is tuple and is_of_answers(source, request.target):
             return _shaped(request, contrast(self.answer, source, request))
         chosen, settings = self._chosen(source, request)
-        source.modality.first_token = request.first_token
+        source = source if request.first_token else source.asking(first_token=False)
         question: Question | None = None
         if self.graphs is not None and len(chosen) == 1 and not request.decoding and MASKINGS not in request.rest:
             m, asked = chosen[0], (request.target, request.batch_size)
@@ -251,8 +251,8 @@ class CoreExplainer(LoadedModel):
                     memory=request.memory,
                     foldable=partial(foldable, chosen, settings),
                 )
-                if not source.modality.first_token:
-                    require_next_token(session.modality, session.batch, "first_token=False is")
+                if not request.first_token:
+                    require_next_token(session.modality.mean, session.batch, "first_token=False is")
                 if session.batch.trunks and request.batch_size is None:
                     take_all_tokens(session, chosen, settings)
                 for m in chosen:
@@ -260,7 +260,7 @@ class CoreExplainer(LoadedModel):
                         refuse_without_gradients(self.model, m.name)
                 # Rows that look at others are explained beside them, unless the method only asks for scores: then the
                 # modality brings the others in itself.
-                looking = [m for m in chosen if session.modality.mixes_rows and not m.needs <= {"perturbation"}]
+                looking = [m for m in chosen if session.modality.read.mixes_rows and not m.needs <= {"perturbation"}]
                 for beside, together in ((False, [m for m in chosen if m not in looking]), (True, looking)):
                     if not together:
                         continue
@@ -322,9 +322,9 @@ class CoreExplainer(LoadedModel):
         """Analyse the model: attention sites, ledger, readout row, patch grid, leak audit."""
         modality, batch, _ = self.prepare(inputs)
         with self.borrowed():
-            called_with(self.model, argument_name(modality.called_with(batch.constants)))
-            batch, _ = modality.expanded(batch, None)  # a generator is studied on what it writes
-            one = modality.alone(batch.select([0])) if modality.one_by_one(batch) else batch
+            called_with(self.model, argument_name(modality.read.called_with(batch.constants)))
+            batch, _ = modality.mean.expanded(batch, None)  # a generator is studied on what it writes
+            one = modality.read.alone(batch.select([0])) if modality.read.one_by_one(batch) else batch
             return study_of(modality, one)[0]
 
     def audit(self, inputs: Any) -> Leak:
@@ -335,7 +335,7 @@ class CoreExplainer(LoadedModel):
 def _numbers(run: Run) -> Tensor:
     """(B, …) whatever the model says about a batch, as one row per input: maps can be had without a class."""
     with Draws({}):  # as Output does: the user's generator stays where it is
-        output = run.modality.call(run.batch)
+        output = run.modality.read.call(run.batch)
     try:
         numbers = logits_of(output)
     except NotOffered:  # several answers, or none

@@ -29,7 +29,6 @@ from whyformer.errors import (
     WhyformerError,
 )
 from whyformer.estimates import folding
-from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, array_of, on_host
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.decoding import Continuation
@@ -90,7 +89,7 @@ def explanations(
     checks = {name: numbers.tolist() for name, numbers in attribution.checks.items()}
     # Methods without attention miss nothing of how a head reads its positions.
     study, output = run.study if m.needs & ATTENDING else run.study.by_input, run.output
-    notes = [*study.notes, *run.modality.notes(run.batch, run.length), *sorted(run.notes)]
+    notes = [*study.notes, *run.modality.mean.notes(run.batch, run.length), *sorted(run.notes)]
     unpadded = run.unpadded and not (run.multi_stream or run.windowed)
     share_B: list[float] = [0.0] * run.batch.size if unpadded else run.padding_share_B.tolist()
     notes += [probabilities_note(bool(run.output.ends_in_sigmoid))] if run.gives_probabilities else []
@@ -98,7 +97,7 @@ def explanations(
     options = options | attribution.used
     # Which rows feed the head may differ from text to text; those of the study were of another.
     readout, chosen = run.study.readout, bool(run.batch.positions or run.batch.spans)
-    varies = run.modality.lengths_vary
+    varies = run.modality.place.lengths_vary
     each_reads = not run.multi_stream and readout is not None and ((chosen and varies) or readout.looked_up(varies))
     same: dict[str, Any] = {
         "scalar": scalar,
@@ -135,7 +134,7 @@ def explanations(
         known = {name: numbers[row] for name, numbers in checks.items()}
         if output.causal:  # many language models park attention there
             known["first_token_share"] = float(np.abs(scores[0]) / max(np.abs(scores).sum(), 1e-30))
-            if not run.modality.first_token:
+            if not run.batch.asked.first_token:
                 scores[0] = 0
         result.append(
             Explanation(
@@ -151,14 +150,14 @@ def explanations(
                 errors=None if errors_BN is None else errors_BN[row, keep_N],
                 interactions=None if attribution.interactions is None else attribution.interactions[row],
                 cost=costs[row],
-                picture=run.modality.picture(run.batch, row) if run.batch.raw else None,
+                picture=run.modality.place.picture(run.batch, row) if run.batch.raw else None,
                 readout=_readout(run, row, keep_N) if each_reads else run.study.rule,
                 checks=known,
                 warnings=(*warnings, *notes, *_warnings(scores, share_B[row], streams, units)),
                 **same,
             )
         )
-    if run.modality.segments != "token":
+    if run.batch.asked.segments != "token":
         result = [by_segments(e, *segments) for e, segments in zip(result, run.segments, strict=True)]
     return result
 
@@ -185,10 +184,10 @@ def _predictions(run: Run) -> list[Target]:
     best_B = logits_BC.argmax(1).tolist()
     if run.batch.answers or run.modality.kind == "prompt":  # an answer as a whole is the only class
         return [Target(i, target.label) for i, target in zip(best_B, run.targets, strict=True)]
-    if run.modality.objects and logits_BC.shape[1] > 1:
+    if run.modality.mean.objects and logits_BC.shape[1] > 1:
         return [_detected(run, logits_C) for logits_C in logits_BC]
-    if run.modality.either and logits_BC.shape[1] == 1:
-        first, second = run.modality.either
+    if run.modality.mean.either and logits_BC.shape[1] == 1:
+        first, second = run.modality.mean.either
         return [_of_two(first, second, share) for share in logits_BC[:, 0].sigmoid().tolist()]
     names: Callable[[int], str] = output.name if output.speaks else lambda i: output.labels.get(i, "")
     if not output.chooses or run.batch.predictions or logits_BC.shape[1] < 2:
@@ -259,14 +258,14 @@ def _other_streams(run: Run) -> list[str]:
     if all(name == run.modality.main or "mask" in name for name in run.batch.tensors):
         return []
     main = run.batch.tensors.get(run.modality.main)  # the units are its positions, whatever they are called
-    return list(dict.fromkeys(stream for tensor, stream in run.modality.inputs(run.batch) if tensor is not main))
+    return list(dict.fromkeys(stream for tensor, stream in run.modality.place.inputs(run.batch) if tensor is not main))
 
 
 def _rounding(session: Session, run: Run, m: Method, options: dict[str, Any], scores_BN: Tensor) -> Tensor | None:
     """(B,) standard errors by rounding of coarse numbers, measured by rounding otherwise; None: not measured."""
     differs = "perturbation" in m.needs  # scores are differences of two values
     chained = "values" in m.needs and "attention_gradients" not in m.needs  # many products, one after the other
-    if run.modality.opaque or not (differs or chained):
+    if run.modality.read.opaque or not (differs or chained):
         return None
     if (step := rounding_step(run.modality.model, run.logits)) <= COARSE:
         return None
@@ -323,7 +322,7 @@ def of_run(
     if session.memory == "fold" or (session.memory == "auto" and run.length >= LONG):
         folded = folding(session, run, chosen, settings)
     stored = [m for m in chosen if m.name not in folded] if folded else chosen
-    if any("attention_gradients" in m.needs for m in stored) and not run.modality.decoding.one_pass:
+    if any("attention_gradients" in m.needs for m in stored) and not run.batch.asked.decoding.one_pass:
         values = any({"attention_gradients", "values"} <= m.needs for m in stored)
         run.record(grad=True, values=values, multi_stream=True)  # one record serves every method that follows
     elif len(stored) > 1 and any({"attention", "values"} <= m.needs for m in stored):
@@ -338,8 +337,8 @@ def of_run(
             results |= of_run(session, [m], settings, other, rows)
             run.setup_forwards, other.setup_forwards = run.setup_forwards + other.setup_forwards, 0
             continue
-        if run.modality.opaque:
-            run.modality.announce(m.cost(max(map(len, run.units)), **settings[m.name])[0], run.batch)
+        if run.modality.read.opaque:
+            run.modality.mean.announce(m.cost(max(map(len, run.units)), **settings[m.name])[0], run.batch)
         started, before = time.perf_counter(), (run.forwards_B.copy(), run.backwards_B.copy())
         run.asked, run.folds = {}, m.name in folded
         attribution = _attributed(session, run, m, settings[m.name])
@@ -359,9 +358,9 @@ def of_run(
 
 def _attributed(session: Session, run: Run, m: Method, options: dict[str, Any]) -> Attribution:
     """Run one method, check that its scores moved, and add what rounding in half precision moves them by."""
-    several = run.batch.size > 1 or (bool(session.batch.groups) and run.modality.decoding.one_pass)
+    several = run.batch.size > 1 or (bool(session.batch.groups) and run.batch.asked.decoding.one_pass)
     before = (run.forwards_B.copy(), run.backwards_B.copy())
-    if run.batch.trunks and several and _reads_rows(run.modality, m, options):
+    if run.batch.trunks and several and _reads_rows(run.batch, m, options):
         attribution = _by_rows(session, run, m, options)
     else:
         try:
@@ -426,7 +425,7 @@ def _by_choice(
 ) -> list[Explanation]:
     """Explanations of some inputs of a run by one method."""
     settings = {m.name: m.checked(options)}
-    if session.modality.mixes_rows and not m.needs <= {"perturbation"}:  # each beside the rows that it looks at
+    if session.modality.read.mixes_rows and not m.needs <= {"perturbation"}:  # each beside the rows that it looks at
         runs = [(session.run([rows[place]], beside=True), [rows[place]]) for place in places]
     else:
         own = [rows[place] for place in places]
@@ -443,15 +442,15 @@ def _by_choice(
 
 def take_all_tokens(session: Session, chosen: list[Method], settings: Settings) -> None:
     """Where one map serves all tokens of an answer, they are explained together, however many there are."""
-    if all(_reads_rows(session.modality, m, settings[m.name]) for m in chosen):
+    if all(_reads_rows(session.batch, m, settings[m.name]) for m in chosen):
         session.step = max(session.step, session.size)
 
 
-def _reads_rows(modality: Modality, m: Method, options: dict[str, Any]) -> bool:
+def _reads_rows(batch: Batch, m: Method, options: dict[str, Any]) -> bool:
     """One map serves every token of an answer: it does not depend on what is explained, or one gradient is asked for"""
     if m.rowwise is not None and m.rowwise(**options):
         return True
-    return modality.decoding.one_pass and "attention_gradients" in m.needs
+    return batch.asked.decoding.one_pass and "attention_gradients" in m.needs
 
 
 def _by_rows(session: Session, run: Run, m: Method, options: dict[str, Any]) -> Attribution:
@@ -491,7 +490,7 @@ def is_of_answers(source: Source, target: Any) -> bool:
     modality = source.modality
     if not source.raw or not says_tokens(modality.model) or modality.processor is None:
         return False
-    if modality.multi_input and modality.kind != "language":
+    if modality.read.joint and modality.kind != "language":
         return False
     texts = [text for text in target if isinstance(text, str)]
     tokenizer = getattr(modality.processor, "tokenizer", modality.processor)
@@ -503,7 +502,7 @@ def is_of_answers(source: Source, target: Any) -> bool:
 def contrast(explain: Callable[[Any, Request], Any], source: Source, request: Request) -> dict[str, Any]:
     """Explain why the first answer, not the second, by method; explain: ``CoreExplainer.answer``."""
     target: Any = request.target
-    if any(not source.modality.is_prompt(prompt) for prompt in source.raw):
+    if any(not source.modality.read.is_prompt(prompt) for prompt in source.raw):
         raise BadInput("target=(one answer, another) needs a prompt alone: give it without an answer.")
     if target[0] == target[1]:
         raise BadInput(f"target=({target[0]!r}, {target[1]!r}): both answers are the same. Give two different ones.")

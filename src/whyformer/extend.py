@@ -47,9 +47,9 @@ raises an error for models with several streams of tokens; a method that support
 
 A metric is a function of a ``Trial`` that returns a number (``@metric``, entry point group ``whyformer.metrics``).
 
-A kind of input is a class derived from ``Modality`` (how raw inputs become a ``Batch``, what their ``Units`` are, which
-positions are real), registered by ``register_modality(recognises, make)``. A model behind an API is a function as
-described in ``Says``.
+A kind of input is a ``Modality`` of four parts: ``Read`` (how raw inputs become a ``Batch``), ``Place`` (what their
+``Units`` are, which positions are real), ``Mask`` and ``Mean``. It is registered by
+``register_modality(recognises, make)``. A model behind an API is a function as described in ``Says``.
 """
 
 from whyformer.engines.attention.maps import (
@@ -76,7 +76,7 @@ from whyformer.engines.attention.maps import (
     with_residual,
 )
 from whyformer.evaluate.candidate import Trial
-from whyformer.inputs.base import Modality
+from whyformer.inputs.base import Mask, Mean, Modality, Place, Read
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.modalities import register_modality
 from whyformer.inputs.prompt import Says
@@ -88,7 +88,11 @@ from whyformer.run import Attribution, Run
 __all__ = [
     "Attribution",
     "Batch",
+    "Mask",
+    "Mean",
     "Modality",
+    "Place",
+    "Read",
     "Run",
     "Says",
     "Trial",

@@ -86,7 +86,7 @@ def explained_through(
     for other, nothing in EXCLUDED.items():
         if getattr(request, other) != nothing:
             raise BadInput(f"through= explains a whole answer: omit {other}=.")
-    if source.modality.opaque:
+    if source.modality.read.opaque:
         raise NotOffered(f"{WISHES} for models that run here: a server's tokens cannot be explained one by one.")
     names = [get_method(name).name if request.by_method and name else name for name in request.methods]
     options_of = dict.fromkeys(names, request.rest)
@@ -114,14 +114,14 @@ def _route(source: Source, request: Request) -> Route:
     modality, through, span = source.modality, request.through, request.span
     decoding = Decoding(request.generate, seed=request.seed)
     batch = source.batch()
-    require_next_token(modality, batch, WISHES)
-    modality.ask(decoding, "token")
+    require_next_token(modality.mean, batch, WISHES)
+    batch = replace(batch, asked=source.asking(decoding=decoding).asked)
     if decoding.generate is None and not any(isinstance(raw, tuple) for raw in batch.raw):
         raise BadInput(
             "through= explains an answer: give (prompt, answer), a chat that ends with the assistant's "
             "message, or generate= to generate it."
         )
-    exchange = exchanges_of(modality, batch)[0]
+    exchange = exchanges_of(modality.read, batch)[0]
     if exchange.text is None or exchange.spans is None:
         raise NotOffered(
             "through= names parts of a text, and the positions of its tokens are not known: give a text (not tensors) "
@@ -137,7 +137,7 @@ def _route(source: Source, request: Request) -> Route:
             raise BadInput(f"{shown(text[-40:])}: there is no answer after the last of the spans that through= names.")
         start = behind + len(rest) - len(rest.lstrip())
         span = True if behind == begin else (start - begin, start - begin + len(rest.strip()))
-    said = continuation_of(modality, exchange, span)
+    said = continuation_of(modality.read, exchange, span)
     answer = Stretch(exchange, said.start + 1, said.start + 1 + len(said.tokens))
     spans = []
     for start, end in found:
@@ -213,9 +213,8 @@ class StretchExplainer:
             groups: Any = [[i] for i in range(len(self.units))]
             kept = pick(result.units, list(range(len(self.units))))
         else:
-            modality = self.source.modality
-            modality.ask(modality.decoding, self.units)
-            divided = modality.divided(result.units, {"whole": self.route.exchange.text})
+            by = self.source.asking(segments=self.units).asked.segments
+            divided = self.source.modality.place.divided(result.units, by, {"whole": self.route.exchange.text})
             assert divided is not None
             groups, kept = divided
         hops = []

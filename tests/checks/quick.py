@@ -12,7 +12,7 @@ from tests.methods.properties import model_of
 from tests.models import CASES
 from whyformer.checks.check import CHECKS
 from whyformer.checks.exam import Exam
-from whyformer.inputs.base import Modality
+from whyformer.inputs.base import Read
 from whyformer.results.codec import to_plain
 from whyformer.verbs import Explainer
 
@@ -38,8 +38,8 @@ def counted_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     It is noted beside the models: a hook that counts is a part of a model that changes.
     """
     calls: list[int] = []
-    call = Modality.call
-    monkeypatch.setattr(Modality, "call", lambda self, b, **how: calls.append(b.size) or call(self, b, **how))
+    call = Read.call
+    monkeypatch.setattr(Read, "call", lambda self, b, **how: calls.append(b.size) or call(self, b, **how))
     return calls
 
 

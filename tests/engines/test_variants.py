@@ -37,7 +37,7 @@ def test_the_entries_that_a_unit_owns_are_those_that_change_without_it(name: str
         units, one = run.units[1], run.batch.select([1])
         without = ~np.eye(len(units), dtype=bool)
         each = left_out(run, 1, OTHER[name]).batch(without)
-        owners, owned = run.modality.owners(units, one), set[int]()
+        owners, owned = run.modality.mask.owners(units, one), set[int]()
         for tensor, variants in each.tensors.items():
             before = one.tensors[tensor][0]
             changes = tensor in owners and "mask" not in tensor
@@ -46,7 +46,9 @@ def test_the_entries_that_a_unit_owns_are_those_that_change_without_it(name: str
             for number, after in enumerate(variants):
                 assert torch.equal(after != before, (unit == number) & (before != filler))
             owned |= set(unit[unit >= 0].tolist())
-        assert owned == {number for number, may_go in enumerate(run.modality.removable(units)) if may_go}
+        assert owned == {
+            number for number, may_go in enumerate(run.modality.mask.removable(units, run.batch)) if may_go
+        }
         replaced = Replaced(run, 1, [(i,) for i in range(len(units))], OTHER[name]).batch(without)
         for tensor, expected in replaced.tensors.items():
             assert torch.equal(expected, each.tensors[tensor][:, : expected.shape[1]])  # padding is cut off
@@ -58,14 +60,14 @@ def test_only_the_padding_at_the_end_of_a_text_is_cut_off() -> None:
     for left in (False, True):
         shown = mask.flip(1) if left else mask
         with running("bert", inputs={"input_ids": ids, "token_type_ids": types, "attention_mask": shown}) as run:
-            one = run.modality.trimmed(run.batch)
+            one = run.modality.read.trimmed(run.batch)
             width = 6 if left else 4
             assert {tensor.shape[1] for tensor in one.tensors.values()} == {width}
             assert one.keep_BN is not None and torch.equal(one.keep_BN, shown[:, :width].bool())
             assert torch.equal(one.tensors["input_ids"], ids[:, :width])
     with running("vit") as run:
         one = run.batch.select([0])
-        assert run.modality.trimmed(one) is one
+        assert run.modality.read.trimmed(one) is one
 
 
 def test_resampling_draws_the_words_of_others_and_leaves_special_ones_and_padding() -> None:

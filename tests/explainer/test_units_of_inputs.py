@@ -13,7 +13,7 @@ import whyformer as wf
 from tests.models.case import seeded
 from whyformer import demo
 from whyformer.errors import NotOffered
-from whyformer.inputs.tensors import TensorInput
+from whyformer.inputs.tensors import TensorMask
 
 WIDTH, CLASS = 16, 1
 CODES, NUMBERS = torch.tensor([[1, 2, 3, 4, 5]]), torch.randn(1, 3, generator=torch.Generator().manual_seed(1))
@@ -245,9 +245,9 @@ def test_zeros_for_all_units_are_refused_where_masking_all_of_them_changes_the_v
 
 def test_a_unit_that_holds_no_number_of_the_input_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mask that changes nothing would pass for a part that does nothing."""
-    owners = TensorInput.owners
+    owners = TensorMask.owners
     monkeypatch.setattr(
-        TensorInput, "owners", lambda *args: {k: v.masked_fill(v == 1, -1) for k, v in owners(*args).items()}
+        TensorMask, "owners", lambda *args: {k: v.masked_fill(v == 1, -1) for k, v in owners(*args).items()}
     )
     for method in ("occlusion", "two_ended"):
         found = explained(Either(), torch.tensor([[3.0, 2.0, 1.0]]), method)

@@ -164,7 +164,7 @@ def test_gradient_and_ablation_agree_on_other_layouts(name: str) -> None:
             gates[layer, head] += sign * step
             axes = x.study(inputs).batch_axes
             with torch.no_grad(), Gate(batch.size, module_names(model), axes, gates=gates):
-                values.append(modality.call(batch))
+                values.append(modality.read.call(batch))
         logits = [v.logits if hasattr(v, "logits") else v for v in values]
         slope = (logits[0] - logits[1])[:, TARGET] / (2 * step)
         np.testing.assert_allclose(got.samples[:, layer, head], slope.abs(), atol=2e-3 * got.samples.max())

@@ -25,7 +25,7 @@ from tests.support.processors import picture, tokenizer
 from tests.support.released import BEFORE_FIVE
 from whyformer.errors import BadInput, MissingProcessor, NotOffered
 from whyformer.inputs.media import row_of
-from whyformer.inputs.vision_language import VisionLanguageInput
+from whyformer.inputs.vision_language import VisionLanguageRead
 
 pytest.importorskip("PIL.Image")
 
@@ -133,8 +133,8 @@ def test_ready_tensors_give_the_same(name: str) -> None:
     """What the processor makes, passed as the model's own tensors without a processor."""
     family = FAMILIES[name]
     modality, batch, _ = explainer(name).prepare(list(family.raw))
-    batch, target = modality.expanded(batch, family.target)
-    packed = isinstance(modality, VisionLanguageInput) or "image_grid_thw" in batch.tensors
+    batch, target = modality.mean.expanded(batch, family.target)
+    packed = isinstance(modality.read, VisionLanguageRead) or "image_grid_thw" in batch.tensors
     tensors = native(batch) if packed else batch.tensors
     expected = flat(together(name))
     bare = wf.Explainer(explainer(name).model)

@@ -138,7 +138,7 @@ def test_boxes_of_words_go_with_their_tokens(name: str) -> None:
     assert isinstance(inputs, dict)
     count = int(inputs["attention_mask"][1].sum())
     modality, batch, _ = wf.Explainer(model).prepare(inputs)
-    trimmed = modality.trimmed(batch.select([1])).tensors
+    trimmed = modality.read.trimmed(batch.select([1])).tensors
     assert {k: tuple(v.shape[:2]) for k, v in trimmed.items()} == dict.fromkeys(inputs, (1, count))
     explanation = wf.explain(model, inputs, method="occlusion", replace="delete", target=0)[1]
     with torch.no_grad():
@@ -219,7 +219,7 @@ def test_a_long_text_tells_what_a_short_one_tells(later: int, length: int) -> No
     )
     modality, batch, _ = wf.Explainer(model).prepare({"input_ids": torch.randint(1, 40, (1, length))})
     with borrowed(model):
-        assert is_causal(modality, batch) is (later == 0)
+        assert is_causal(modality.mean, batch) is (later == 0)
     assert [tuple(shape) for shape in rows] == [(2, min(length, ENOUGH))]
 
 

@@ -102,7 +102,7 @@ def said_of(run: Run) -> Callable[[Tensor], Tensor]:
     if asks_each(run.modality, run.logits.shape[1]):
         index = run.targets[0].index
         return lambda logits_VC: _both(logits_VC.float()[:, [index]].sigmoid())
-    if not run.modality.compares:
+    if not run.modality.mean.compares:
         return probabilities
     # Scaled by a hundred, the sigmoid of a similarity is 1 whatever happens, so the share that is left of it counts:
     # (s - s∅) / (s(x) - s∅), with s∅ that of both inputs with every unit replaced.
@@ -115,13 +115,13 @@ def said_of(run: Run) -> Callable[[Tensor], Tensor]:
 def value_of_nothing(run: Run, replacement: Any = None) -> float:
     """The explained value with every ordinary unit replaced."""
     units = [i for i, special in enumerate(run.units[0].special) if not special]
-    everything_away = Replaced(run, 0, [units], replacement or run.modality.replacements[0])
+    everything_away = Replaced(run, 0, [units], replacement or run.modality.mask.offered(run.batch.asked.segments)[0])
     return float(game_of_scores(run, 0, everything_away, 1).scores(np.array([[False]]))[0])
 
 
 def column_of(run: Run) -> int:
     """The column of the explained class in what ``said_of`` returns."""
-    alone = run.logits.shape[1] == 1 or run.modality.compares or asks_each(run.modality, run.logits.shape[1])
+    alone = run.logits.shape[1] == 1 or run.modality.mean.compares or asks_each(run.modality, run.logits.shape[1])
     return 1 if alone else run.targets[0].index
 
 
@@ -189,7 +189,7 @@ class LayerRows:
 
 def rows_of(run: Run, layers: Choice = "last", heads: Choice = "all", rows: str = "readout") -> list[LayerRows]:
     """The rows to change: all, or those that feed the head. Layers are counted for each pair of streams."""
-    if run.modality.mixes_rows:
+    if run.modality.read.mixes_rows:
         raise NotOffered("attention also runs over the rows of the table: there is no single attention row to change.")
     if run.windowed:
         raise NotOffered("attention runs inside windows here: no row of it has a weight for every patch.")
@@ -279,7 +279,7 @@ def gradient_x_input(run: Run) -> Array:
         trace = run.traced(constant)
         leaf = trace.leaves[0]
         # Can the numbers of the input be shared out to units? Those of raw audio cannot.
-        shared = run.modality.pixels or (leaf.ndim > 1 and leaf.shape[1] <= run.length)
+        shared = run.modality.place.pixels or (leaf.ndim > 1 and leaf.shape[1] <= run.length)
         whole = len(trace.leaves) == 1 and shared
         inputs = leaf if whole else trace.tokens()
         (grad,) = run.differentiated(trace, [inputs])
@@ -295,9 +295,9 @@ def leave_one_out(run: Run) -> Array:
     """(U,) |Δp| when a unit is replaced; NaN where none can be."""
     count, span = len(run.units[0]), run.input_span(0)
     try:
-        if not run.modality.replacements:
+        if not run.modality.mask.replacements:
             return np.full(count, np.nan)
-        variants = left_out(run, 0, default_replacement(run.modality))
+        variants = left_out(run, 0, default_replacement(run.modality, run.batch))
     except NotOffered:
         return np.full(count, np.nan)
     said, after = said_of(run), []

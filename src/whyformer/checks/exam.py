@@ -152,7 +152,7 @@ class Exam:
             self.study: Study = session.study
         self.size = self.batch.size
         self.track = session.track
-        asked |= {"expanded": self.target, "raw": self.raw is None, "classes": self.modality.classes}
+        asked |= {"expanded": self.target, "raw": self.raw is None, "classes": self.modality.mean.classes}
         self._folder, self._about = cache_of(cache, lambda: (explainer.question(), asked, self.batch.contents()))
 
     def cached(self, kind: Any, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
@@ -198,7 +198,7 @@ class Exam:
     def scalar(self) -> str:
         """Log-odds order units as the probability does, and do not saturate; "logit" where the model has none."""
         regression = getattr(getattr(self.explainer.model, "config", None), "problem_type", None) == "regression"
-        if regression or self.modality.compares:
+        if regression or self.modality.mean.compares:
             return "logit"
         with self.borrowing():
             first = self.session.run([0], alone=True)

@@ -94,8 +94,8 @@ def _noisy_changes(exam: Exam, noise: float, draw: int) -> tuple[tuple[float, fl
 def _noisy(exam: Exam, noise: float, draw: int) -> list[Explanation]:
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([exam.seed, draw]).generate_state(1)[0]))
     modality = exam.modality
-    if modality.embeds:
-        table = modality.embedding()
+    if modality.read.embeds:
+        table = modality.read.embedding()
         if table is None:
             raise NotOffered("the word embedding of this model was not found, so noise cannot be added to it.")
         spread = noise * float(table.weight.detach().float().std())
@@ -103,7 +103,7 @@ def _noisy(exam: Exam, noise: float, draw: int) -> list[Explanation]:
         with ShiftEmbedding(table, lambda ids: F.embedding(ids.to(moves.device), moves)):
             return exam.explain(target=exam.targets)
     main = exam.batch.tensors.get(modality.main)
-    if main is None or not main.is_floating_point() or (modality.multi_input and not modality.pixels):
+    if main is None or not main.is_floating_point() or (modality.read.joint and not modality.place.pixels):
         raise NotOffered("noise needs one tensor of floats or token ids; this input has several, or categories.")
     noisy = main + noise * float(main.float().std()) * torch.randn(main.shape, generator=generator).to(main)
     changed = exam.batch.with_tensors(**{modality.main: noisy})
@@ -194,18 +194,18 @@ def _together(exam: Exam) -> list[Explanation]:
         explanations = exam.explain([*exam.raw, mate], target=[*exam.targets, 0], batch_size=exam.size + 1)
         return explanations[: exam.size]
     repeated = dict(exam.batch.select([*range(exam.size), 0]).tensors)
-    tensors, targets = exam.modality.lengthened(repeated, PADDING), [*exam.targets, exam.targets[0]]
+    tensors, targets = exam.modality.place.lengthened(repeated, PADDING), [*exam.targets, exam.targets[0]]
     return exam.explain(tensors, target=targets, batch_size=exam.size + 1)[: exam.size]
 
 
 def _shifted(exam: Exam) -> list[Explanation] | None:
     """Explanations of the shifted input by the model that takes the shift back; None where there is none."""
     modality, targets = exam.modality, exam.targets  # explained before anything is moved
-    if modality.multi_input or modality.mixes_rows:
+    if modality.read.joint or modality.read.mixes_rows:
         return None
     model = exam.explainer.model
-    if modality.embeds:
-        table = modality.embedding()
+    if modality.read.embeds:
+        table = modality.read.embedding()
         if table is None:
             return None
         amount = _amount(table.weight.detach(), exam.seed)

@@ -339,7 +339,9 @@ def _evidence(exam: Exam) -> float:
         for row in range(exam.size):
             run = exam.run(row, own_answer=True)
             # The mean colour of an image is made of the image, and may already give the answer: zero is tried, too.
-            baselines = run.modality.replacements[: 2 if run.modality.pixels else 1] or (None,)
+            baselines = run.modality.mask.offered(run.batch.asked.segments)[
+                : 2 if run.modality.place.pixels else 1
+            ] or (None,)
             try:
                 empty = [value_of_nothing(run, baseline) for baseline in baselines]
             except (NotOffered, BadInput, IndexError):  # units cannot be masked: the value itself counts

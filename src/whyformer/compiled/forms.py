@@ -163,8 +163,8 @@ class RecordedOutput(Output):
 
     def logits(self, batch: Batch) -> Tensor:
         batch = replace(batch)
-        raw = self.modality.call(batch, **self.extra)
-        its_own = self.modality.logits(raw, batch, self.scalar)
+        raw = self.modality.read.call(batch, **self.extra)
+        its_own = self.modality.mean.logits(raw, batch, self.scalar)
         return self.row_per_input(raw, batch) if its_own is None else its_own
 
 
@@ -254,7 +254,7 @@ def bucket(length: int) -> int:
 
 def longest_of(modality: Modality) -> int | None:
     config = getattr(modality.model, "config", None)
-    limit: int | None = modality.max_length() if hasattr(modality, "max_length") else None
+    limit = modality.read.max_length()
     if limit is None and is_rotary(config):  # positions are computed, not looked up
         return 1 << 30
     return limit if getattr(config, "max_position_embeddings", None) else None
@@ -277,7 +277,7 @@ def padded(modality: Modality, part: Batch, fit: PaddedShape) -> Batch:
     tensors, keep_BN = {k: v.cpu() for k, v in part.tensors.items()}, part.keep_BN.cpu()
     extra = fit.length - keep_BN.shape[1]
     if extra:
-        tensors, keep_BN = modality.lengthened(tensors, extra), nn.functional.pad(keep_BN, (0, extra))
+        tensors, keep_BN = modality.place.lengthened(tensors, extra), nn.functional.pad(keep_BN, (0, extra))
     return replace(part, tensors=tensors, keep_BN=keep_BN)
 
 
@@ -355,12 +355,12 @@ def unsuited(question: Question, session: Session, contrast: bool | None) -> str
         return "residual='mixing' measures the blocks around attention."
     if contrast is None:
         return "targets of several kinds, or at a position, are not a single index per input."
-    if modality.generates or says_tokens(session.model):
+    if modality.mean.generates or says_tokens(session.model):
         return "language models are explained at a token that the text decides."
     rows = batch.positions or batch.answers or batch.trunks or batch.groups or batch.spans or batch.targets
-    if rows or batch.predictions or modality.opaque or modality.compares or modality.objects:
+    if rows or batch.predictions or modality.read.opaque or modality.mean.compares or modality.mean.objects:
         return "the explained output is determined on the host."
-    if batch.constants or batch.reference_rows or modality.mixes_rows or modality.multi_input:
+    if batch.constants or batch.reference_rows or modality.read.mixes_rows or modality.read.joint:
         return "inputs of several streams, with reference rows, or with other arguments are not recorded."
     if not is_tensors_alone(batch):
         return "the model gets other arguments than tensors."
@@ -372,12 +372,14 @@ def unsuited(question: Question, session: Session, contrast: bool | None) -> str
     masked = batch.keep_BN is not None and (
         "attention_mask" in batch.tensors or is_unmasked(modality, batch, padding_index(modality))
     )
-    if (modality.embeds or modality.padding_in_doubt or modality.lengths_vary) and not (modality.embeds and masked):
+    if (modality.read.embeds or modality.place.padding_in_doubt or modality.place.lengths_vary) and not (
+        modality.read.embeds and masked
+    ):
         return "the inputs have no attention_mask that marks padding."
     study = session.study
     if not study.plain or study.windows is not None or study.readout is None:
         return "the model has more than one stream of plain self-attention."
-    if study.readout.looked_up(modality.lengths_vary):
+    if study.readout.looked_up(modality.place.lengths_vary):
         return "the output position depends on the text."
     return ""
 

@@ -26,7 +26,6 @@ from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, array_of
 from whyformer.inputs.decoding import PLAIN
 from whyformer.inputs.modalities import Source
-from whyformer.inputs.text import TextInput
 from whyformer.loan.borrow import RUNNING, Borrowed, Marks, as_borrowed, borrowed, in_turn, is_as_borrowed, known_about
 from whyformer.loan.digests import circumstances
 from whyformer.results.types import Cost, Explanation, Record
@@ -68,7 +67,7 @@ class Graphs:
         self._recorded: Counter[Any] = Counter()  # recordings of a form since its last successful replay
         self._warned: set[str] = set()
         self._exact = False  # texts are not padded, because padding changes this model's output
-        self._limits: dict[str, int | None] = {}
+        self._limits: dict[tuple[type, ...], int | None] = {}
         self._borrowed: Borrowed | None = None
         self._holders: list[dict[str, Tensor | None]] = []  # of parameters and buffers
         self._places: list[int] = []
@@ -112,16 +111,14 @@ class Graphs:
             return None
         modality = source.modality
         if units != "token":
-            modality.ask(PLAIN, units)
-        modality.place = CPU  # they go to the device together
-        if isinstance(modality, TextInput):
-            modality.limit = self._limits.get(type(modality).__name__)
+            source = source.asking(decoding=PLAIN, segments=units)
+        modality.read.device = CPU  # they go to the device together
+        modality.read.limit = self._limits.get(modality.parts)
         try:
             batch = source.batch()
         finally:
-            modality.place = None
-            if isinstance(modality, TextInput):
-                modality.limit = None  # an explanation without a graph finds it out itself
+            modality.read.device = None
+            modality.read.limit = None  # an explanation without a graph finds it out itself
         contrast = forms.contrasts(target, batch.size)
         if contrast is None:
             return None
@@ -197,11 +194,11 @@ class Graphs:
 
     def _fit(self, asked: BatchQuestion) -> PaddedShape:
         modality, part, device = asked.modality, asked.part, self.require_device()
-        length = modality.length(part) if modality.lengths_vary else 0
+        length = modality.place.length(part) if modality.place.lengths_vary else 0
         wide, width = length, part.tensors[modality.main].shape
         masked = "attention_mask" in part.tensors and all(t.shape == width for t in part.tensors.values())
         if length and not self._exact and masked:
-            kind = type(modality).__name__
+            kind = modality.parts
             if kind not in self._limits:
                 self._limits[kind] = forms.longest_of(modality)
             limit = self._limits[kind]
@@ -209,11 +206,11 @@ class Graphs:
                 wide = min(forms.bucket(length), limit)
         size = 1 << (part.size - 1).bit_length()
         shapes = tuple(
-            (name, str(tensor.dtype), size, *((wide,) if modality.lengths_vary else tensor.shape[1:]))
+            (name, str(tensor.dtype), size, *((wide,) if modality.place.lengths_vary else tensor.shape[1:]))
             for name, tensor in part.tensors.items()
         )
         alone = forms.is_tensors_alone(part)
-        about = type(modality).__name__, modality.main, asked.question.key, bool(asked.contrast), alone
+        about = modality.parts, modality.main, asked.question.key, bool(asked.contrast), alone
         return PaddedShape(size, wide, (*about, shapes, (device, *circumstances(device.type))))
 
     # Is the model the one that was recorded?

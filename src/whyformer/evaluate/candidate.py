@@ -214,14 +214,14 @@ def scores_with_noise(games: Games, candidate: Candidate, scalar: str, number: i
         return uniform * radius * spread
 
     mode: Any = nullcontext()
-    table = modality.embedding()
+    table = modality.read.embedding()
     if table is not None:
         length = batch.tensors[modality.main].shape[1]
         noise_ND = noise((length, table.embedding_dim), table.weight, table.weight.std())
         mode = ShiftEmbedding(table, lambda ids: noise_ND[: ids.shape[-1]])  # the same at a position each time
     else:
         floats = {k: v for k, v in batch.tensors.items() if v.is_floating_point() and "mask" not in k}
-        if not floats or modality.embeds:
+        if not floats or modality.read.embeds:
             return np.full(len(games.parts[number]), np.nan)
         batch = batch.with_tensors(**{k: v + noise(v.shape, v, v.float().std().to(v.dtype)) for k, v in floats.items()})
     method = get_method(candidate.method)

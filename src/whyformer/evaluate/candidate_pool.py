@@ -288,7 +288,7 @@ class Rates:
 
 def unit_rates(games: Games) -> Rates:
     """Prices in forwards."""
-    return Rates(replace=games.modality.replacement(None))
+    return Rates(replace=games.modality.mask.replacement(None))
 
 
 def measured_rates(games: Games, rounds: int = 3) -> Rates:
@@ -306,7 +306,7 @@ def measured_rates(games: Games, rounds: int = 3) -> Rates:
         backward = max(0.0, both - alone) / alone
     except WhyformerError:  # no gradients here, so none will be paid for
         backward = BACKWARD
-    return Rates(alone, min(alone, batched), backward, games.modality.replacement(None))
+    return Rates(alone, min(alone, batched), backward, games.modality.mask.replacement(None))
 
 
 def fastest(act: Callable[[], object], rounds: int) -> float:

@@ -38,7 +38,7 @@ SAME = 0.5  # overlap (intersection over union) from which two boxes are of one 
 
 def asks_each(modality: Modality, classes: int) -> bool:
     """Return whether classes are independent (sigmoid), as in DETR's successors. DETR has a class "no object"."""
-    return modality.objects and classes == getattr(modality.model.config, "num_labels", None)
+    return modality.mean.objects and classes == getattr(modality.model.config, "num_labels", None)
 
 
 class Queries:
@@ -55,7 +55,7 @@ class Queries:
     @torch.no_grad()
     def _call(self, batch: Batch) -> Any:
         np.add.at(self.run.forwards_B, [self.row] * batch.size, 1)
-        return self.run.modality.call(batch, **self.run.output.extra)
+        return self.run.modality.read.call(batch, **self.run.output.extra)
 
     def say(self, batch: Batch) -> list[Tensor]:
         """(M,) each: probability, logit, whether the explained query still names the class, whether a new one does."""
@@ -133,8 +133,7 @@ class Games:
         settings: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "units": units}
         source = explainer.source(inputs)
         paired = bool(source.raw) and all(isinstance(raw, tuple) for raw in source.raw)  # (prompt, answer)
-        kind = source.modality
-        if paired and says_tokens(kind.model) and not kind.compares and not kind.multi_input:
+        if paired and says_tokens(source.modality.model) and not source.modality.read.joint:
             settings["decoding"] = Decoding(span=True)  # an answer is judged as a whole: by its log-probability
         self.session = session = Session(explainer, source, target=target, scalar=scalar, **settings)
         # What explanations are asked for besides the method, so that they are of the same.
@@ -155,10 +154,10 @@ class Games:
                     "one here: they cannot be compared. Pass the tensors of one prefix (decoder_input_ids) instead."
                 )
             self.inputs = {**self.batch.tensors, **self.batch.constants}
-        self.replacement = variant_kinds.checked_replacement(self.modality, replace) if perturb else None
+        self.replacement = variant_kinds.checked_replacement(self.modality, self.batch, replace) if perturb else None
         self.by_default = replace is None
         # The inputs that means and resampling are taken from.
-        reference = self.modality.reference if reference is None else reference
+        reference = self.modality.read.reference if reference is None else reference
         self.pool: Batch = self.batch if reference is None else explainer.prepare(reference)[1]
         self.runs = [session.run(rows).by_input for rows in session.parts()]
         # What is always there, before anything is run: a part that is not in an input is refused at once.
@@ -225,7 +224,7 @@ class Games:
                 "several times in the means. Confidence intervals are over inputs, because explanations of one input "
                 "are not independent."
             )
-        said = [game.said for game in self._games.values()] if self.modality.objects else []
+        said = [game.said for game in self._games.values()] if self.modality.mean.objects else []
         gone_N = np.concatenate([s[s[:, 2] < 1] for s in said]) if said else np.zeros((0, COLUMNS + 1))
         taken = int(gone_N[:, COLUMNS].sum())
         if taken:
@@ -279,7 +278,7 @@ class Games:
 
     def _parts(self, number: int, units: Units) -> Array:
         """Return the units that are evaluated: those that can be masked, without special tokens and held features."""
-        removable = np.array(self.modality.removable(units), dtype=bool)
+        removable = np.array(self.modality.mask.removable(units, self.batch), dtype=bool)
         parts = np.flatnonzero(removable & ~np.array(units.special, dtype=bool))
         run, row = self.run_of(number)
         groups, held_U = run.segments[row][0] if run.segments else [[i] for i in range(len(units))], self.held_U[number]
@@ -319,8 +318,8 @@ class Games:
 
     def _can_share(self) -> bool:
         """Whether rows do not look at each other, and a language model does not continue from what it has read."""
-        rows_apart = not (self.batch.reference_rows or self.modality.mixes_rows)
-        plain = not (self.modality.objects or self.modality.opaque or self.modality.multi_input)
+        rows_apart = not (self.batch.reference_rows or self.modality.read.mixes_rows)
+        plain = not (self.modality.mean.objects or self.modality.read.opaque or self.modality.read.joint)
         return rows_apart and plain and not self.batch.answers and not says_tokens(self.modality.model)
 
     def _run_together(self, run: Run, asked: Mapping[int, Array]) -> None:
@@ -328,7 +327,7 @@ class Games:
         variants = {number: self._variants[number] for number in asked}
         if not all(isinstance(each, variant_kinds.Filled) and each.draws == 1 for each in variants.values()):
             return
-        for some in _full_batches(asked, max(1, TOGETHER // max(1, self.modality.length(run.batch)))):
+        for some in _full_batches(asked, max(1, TOGETHER // max(1, self.modality.place.length(run.batch)))):
             batches = [variants[number].batch(present_MP) for number, present_MP in some.items()]
             changed = {name: torch.cat([batch.tensors[name] for batch in batches]) for name in run.batch.tensors}
             numbers = [number for number, present_MP in some.items() for _ in present_MP]
@@ -344,7 +343,7 @@ class Games:
         run, row = self.run_of(number)
         parts, variants = self.parts[number], self.variants(number)
         self._variants[number] = variants
-        queries = Queries(run, row) if self.modality.objects else None
+        queries = Queries(run, row) if self.modality.mean.objects else None
         second = self.second_class(number) if self.runner_up else None
         columns = COLUMNS + (queries is not None or second is not None)
         store = None

@@ -101,7 +101,7 @@ def through(
     """
     loaded = loaded_as(LoadedModel, model, processor, attention_at)
     source = loaded.source(inputs)
-    if not source.modality.generates or source.whole is not None:
+    if not source.modality.mean.generates or source.whole is not None:
         with passing_through(loaded, inputs, **options) as session:
             yield session
         return

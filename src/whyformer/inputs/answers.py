@@ -11,10 +11,12 @@ from torch import Tensor
 
 from whyformer.capture.functions import scalar_from
 from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Raw, named_tensors
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.language import position_of, ranked
-from whyformer.inputs.token_heads import LocatedInput, each_of, with_notes
+from whyformer.inputs.text import TextMask, TextRead
+from whyformer.inputs.token_heads import LocatedMean, LocatedPlace, each_of, with_notes
 from whyformer.results.types import Choice, Target
 from whyformer.targets import logits_of
 
@@ -24,7 +26,7 @@ ABSENT = -1e4  # the logit of padding; finite, so that its gradient is
 ALIKE = 1e-3  # of the largest logit: how far a choice alone may be from the same choice among the others
 
 
-class SpanInput(LocatedInput):
+class SpanRead(TextRead):
     """Extractive question answering: start + end logit of the best answer or a named one, or one of the two."""
 
     def call(self, batch: Batch, **extra: Any) -> Any:
@@ -35,12 +37,24 @@ class SpanInput(LocatedInput):
             return output
         return torch.stack([start, end], -1)
 
+    def facts(self, text: tuple[str, ...] | None, encoding: Any) -> dict[str, Any]:
+        facts = super().facts(text, encoding)
+        if text is not None and facts["spans"] is not None and len(text) == 2:
+            facts |= {"sequence": encoding.sequence_ids(), "context": text[1]}
+        return facts
+
+
+class SpanMean(LocatedMean):
+    """A start and an end for every token, of which one answer is explained."""
+
+    read: SpanRead
+
     def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
         """(B, 1) the span's logit; beside it, for probabilities, that of all other spans together."""
         if isinstance(output, Mapping) and "start_top_log_probs" in output:
             raise NotOffered(
-                f"{type(self.model).__name__} uses beam search and returns the best answers instead of a start and an "
-                "end for every token. Use a class …ForQuestionAnsweringSimple, which returns these."
+                f"{type(self.read.model).__name__} uses beam search and returns the best answers instead of a start "
+                "and an end for every token. Use a class …ForQuestionAnsweringSimple, which returns these."
             )
         if not batch.spans or scalar == "cosine":
             return None
@@ -111,12 +125,6 @@ class SpanInput(LocatedInput):
             "Target(1, position=…) for the end."
         )
 
-    def _facts(self, text: tuple[str, ...] | None, encoding: Any) -> dict[str, Any]:
-        facts = super()._facts(text, encoding)
-        if text is not None and facts["spans"] is not None and len(text) == 2:
-            facts |= {"sequence": encoding.sequence_ids(), "context": text[1]}
-        return facts
-
     def _context(self, batch: Batch, row: int) -> Tensor:
         """(tokens,) those that an answer may consist of: the second text, or the last stretch without specials."""
         facts = batch.encodings[row] if batch.encodings else {}
@@ -140,8 +148,8 @@ class SpanInput(LocatedInput):
         places = [s for s in facts["spans"][first : last + 1] if s is not None] if "context" in facts else []
         if places and set(facts["sequence"][first : last + 1]) == {1}:
             label = facts["context"][places[0].start : places[-1].end].strip()
-        elif self.processor is not None:
-            label = str(self.tokenizer.decode(self.real_ids(batch, row)[first : last + 1])).strip()
+        elif self.read.processor is not None:
+            label = str(self.read.tokenizer.decode(self.real_ids(batch, row)[first : last + 1])).strip()
         else:
             label = f"token {first}" if first == last else f"tokens {first} to {last}"
         of = "end of " if start is None else "start of " if end is None else ""
@@ -175,7 +183,7 @@ class SpanInput(LocatedInput):
         else:  # of tensors: where the answer's tokens are in a row
             ids, results = self.real_ids(batch, row), []
             for text in (answer, f" {answer}"):
-                spelling = list(processed(self.tokenizer, text, add_special_tokens=False)["input_ids"])
+                spelling = list(processed(self.read.tokenizer, text, add_special_tokens=False)["input_ids"])
                 count = len(spelling)
                 results += [(i, i + count - 1) for i in within if spelling and ids[i : i + count] == spelling]
         if not results:
@@ -184,6 +192,9 @@ class SpanInput(LocatedInput):
                 "or 'end', or its tokens as Target(0, position=first, end=last)."
             )
         return results
+
+
+SpanInput = Modality.of(SpanRead, LocatedPlace, TextMask, SpanMean)
 
 
 def _best_spans(logits_N2: Tensor, within_N: Tensor) -> list[tuple[int, int]]:
@@ -202,7 +213,7 @@ def _occurrences(text: str, part: str) -> list[tuple[int, int]]:
     return [(i, i + len(part)) for i in range(len(text)) if part and text.startswith(part, i)]
 
 
-class ChoiceInput(LocatedInput):
+class ChoiceRead(TextRead):
     """Multiple choice, (prompt, [choice, …]): the logit of one. Tensors are (inputs, choices, tokens) before that."""
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
@@ -245,6 +256,10 @@ class ChoiceInput(LocatedInput):
         tensors = {k: v[:, None] if v.ndim == 2 else v for k, v in batch.tensors.items()}
         return super().call(replace(batch, tensors=tensors), **extra)
 
+
+class ChoiceMean(LocatedMean):
+    """A logit for each choice, of which one is explained."""
+
     def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
         if scalar == "probability":
             raise NotOffered(
@@ -255,13 +270,13 @@ class ChoiceInput(LocatedInput):
 
     @torch.no_grad()
     def located(self, batch: Batch, target: Any) -> Batch:
-        if batch.tensors[self.main].ndim == 2:  # a choice was made
+        if batch.tensors[self.read.main].ndim == 2:  # a choice was made
             return batch
         chosen, aims, predictions = [], [], []
         for row, want in enumerate(each_of(target, batch.size)):
             names = batch.encodings[row]["choices"]
             tensors = {k: v[row : row + 1, : len(names)] for k, v in batch.tensors.items()}
-            logits = logits_of(self.call(replace(batch, tensors=tensors))).flatten()
+            logits = logits_of(self.read.call(replace(batch, tensors=tensors))).flatten()
             if logits.shape != (len(names),):
                 raise NotOffered(f"the model returns {len(logits)} logits for {len(names)} choices, not one each.")
             best = int(logits.argmax())
@@ -272,7 +287,7 @@ class ChoiceInput(LocatedInput):
             others = tuple(Choice(i, names[i], likely[i]) for i in order)
             predictions.append(Target(0, names[best], probability=likely[best], next=others))
             if not row:
-                alone = logits_of(self.call(replace(batch, tensors={k: v[:, best] for k, v in tensors.items()})))
+                alone = logits_of(self.read.call(replace(batch, tensors={k: v[:, best] for k, v in tensors.items()})))
                 if float((alone - logits[best]).abs().max()) > ALIKE * float(logits.abs().max()):
                     raise NotOffered(
                         "the logit of a choice changes with the other choices: they attend to each other, so the logit "
@@ -291,6 +306,9 @@ class ChoiceInput(LocatedInput):
             targets=tuple(aims),
             predictions=tuple(predictions),
         )
+
+
+ChoiceInput = Modality.of(ChoiceRead, LocatedPlace, TextMask, ChoiceMean)
 
 
 def _cut(facts: dict[str, Any], used_N: Tensor) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from whyformer.capture.roles import first_values
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, reading, shown
 from whyformer.files import readable_file
-from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool
+from whyformer.inputs.base import Mask, Modality, Place, Read
+from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, required
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.loan.borrow import borrowed, known_about, module_names
@@ -103,18 +103,17 @@ def _moved(before_KD: Tensor, after_KD: Tensor, least: float) -> Tensor:
 WAVE = 240  # steps of a waveform that is drawn
 
 
-class AudioInput(Modality):
+class AudioRead(Read):
     """One clip per input; units are frames, labelled with their time, or patches of time and frequency (AST)."""
 
     stream = "audio"
-    replacements = ("zero", "mean")
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "input_values") -> None:
         super().__init__(model, processor)
         self.main = main
 
     @property
-    def _extractor(self) -> Any:
+    def extractor(self) -> Any:
         return getattr(self.processor, "feature_extractor", self.processor)
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
@@ -123,12 +122,12 @@ class AudioInput(Modality):
                 "sound needs the model's processor: pass processor=AutoProcessor.from_pretrained(…), or give tensors "
                 f"({{'{self.main}': …}}) instead."
             )
-        rate = int(getattr(self._extractor, "sampling_rate", 16000))
+        rate = int(getattr(self.extractor, "sampling_rate", 16000))
         clips = [clip_of(r, rate) for r in raw]
-        padding = inspect.signature(self._extractor.__call__).parameters.get("padding")
+        padding = inspect.signature(self.extractor.__call__).parameters.get("padding")
         pads = self.main == "input_values" or (padding is not None and padding.default is False)
         options = {"padding": True} if pads else {}
-        encoded = processed(self._extractor, clips, sampling_rate=rate, return_tensors="pt", **options)
+        encoded = processed(self.extractor, clips, sampling_rate=rate, return_tensors="pt", **options)
         tensors = {k: self.move(v) for k, v in encoded.items() if k in self.parameters}
         waves = tensors[self.main].ndim == 2  # spectrograms of one length (AST, Whisper) hold silence in any case
         if "attention_mask" not in tensors and len({len(c) for c in clips}) > 1 and waves:
@@ -140,49 +139,54 @@ class AudioInput(Modality):
 
     def adopt(self, tensors: Any) -> Batch:
         batch = super().adopt(tensors)
-        self.require_main(batch)
+        required(batch, self.main)
         return batch
 
-    # Time and frequency
+
+class AudioPlace(Place):
+    """Frames, or patches of time and frequency."""
+
+    read: AudioRead
 
     def _bands(self) -> int | None:
         """Return the number of frequencies of a spectrogram, from the config or the processor."""
         names = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim")
-        counts = [getattr(self.config, name, None) for name in names] + [getattr(self._extractor, "num_mel_bins", None)]
+        counts = [getattr(self.read.config, name, None) for name in names]
+        counts += [getattr(self.read.extractor, "num_mel_bins", None)]
         return next((int(count) for count in counts if isinstance(count, int)), None)
 
     def settle(self, one: Batch, grid: Grid | None) -> int:
-        sound = one.tensors[self.main]
+        sound = one.tensors[self.read.main]
         if sound.ndim < 3:
             return 0
-        facts, key = known_about(self.model), self._key(one)
+        facts, key = known_about(self.read.model), self._key(one)
         if key in facts:
             return 0
-        names, passes = module_names(self.model), 0
+        names, passes = module_names(self.read.model), 0
 
         def values_at(other: Tensor) -> Tensor:
             nonlocal passes
             passes += 1
-            changed = one.with_tensors(**{self.main: other[None]})
-            with borrowed(self.model):
-                return first_values(lambda: self.call(changed), names)[0].transpose(0, 1).flatten(1)
+            changed = one.with_tensors(**{self.read.main: other[None]})
+            with borrowed(self.read.model):
+                return first_values(lambda: self.read.call(changed), names)[0].transpose(0, 1).flatten(1)
 
         facts[key] = layout_of(sound[0], values_at, grid, self._bands())
         return passes
 
     def _key(self, batch: Batch) -> tuple[Any, ...]:
-        return "where time lies", self.main, tuple(batch.tensors[self.main].shape[1:])
+        return "where time lies", self.read.main, tuple(batch.tensors[self.read.main].shape[1:])
 
     def layout(self, batch: Batch, length: int | None = None) -> SoundLayout:
         """Return the layout that was found; without it, the likely one by the shape of the tensor."""
-        layout: SoundLayout | None = known_about(self.model).get(self._key(batch))
+        layout: SoundLayout | None = known_about(self.read.model).get(self._key(batch))
         if layout is not None and length in (None, layout.positions):
             return layout
-        shape = batch.tensors[self.main].shape[1:]
+        shape = batch.tensors[self.read.main].shape[1:]
         return SoundLayout(likely_time(shape, self._bands()), shape.numel() if length is None else length)
 
     def length(self, batch: Batch) -> int:
-        return batch.tensors[self.main].shape[1 + self.layout(batch).time]
+        return batch.tensors[self.read.main].shape[1 + self.layout(batch).time]
 
     def in_steps(self, numbers: Tensor, batch: Batch, length: int) -> bool:
         layout = self.layout(batch, length)
@@ -190,8 +194,8 @@ class AudioInput(Modality):
 
     def _seconds(self, batch: Batch) -> float | None:
         """Return the seconds of one sample, or of one step of a spectrogram."""
-        rate = getattr(self._extractor, "sampling_rate", None)
-        hop = 1 if batch.tensors[self.main].ndim == 2 else getattr(self._extractor, "hop_length", None)
+        rate = getattr(self.read.extractor, "sampling_rate", None)
+        hop = 1 if batch.tensors[self.read.main].ndim == 2 else getattr(self.read.extractor, "hop_length", None)
         return None if rate is None or hop is None else float(hop / rate)
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
@@ -201,9 +205,9 @@ class AudioInput(Modality):
             parts = iter(self._labels(batch, row, layout, added.count(False)))
             names = iter(["[CLS]", "[DIST]", *(f"[EXTRA{i}]" for i in range(2, len(added)))])  # as AST calls them
             labels = tuple(next(names) if special else next(parts) for special in added)
-            units = Units(labels, tuple(added), (self.stream,) * len(added))
+            units = Units(labels, tuple(added), (self.read.stream,) * len(added))
             if layout.grid is not None:
-                shape = batch.tensors[self.main].shape[1:]
+                shape = batch.tensors[self.read.main].shape[1:]
                 size = (shape[layout.bands or 0], shape[layout.time])
                 units = replace(units, grid=layout.grid, image_size=size)
             elif not layout.unplaced:
@@ -217,7 +221,7 @@ class AudioInput(Modality):
         if seconds is None:
             return {}
         total = self.edges(batch, row, 1)[-1] * seconds
-        rate = int(getattr(self._extractor, "sampling_rate", 0))
+        rate = int(getattr(self.read.extractor, "sampling_rate", 0))
         if not batch.raw or not rate or not isinstance(batch.raw[row], np.ndarray):
             return {"seconds": total}
         return {"seconds": total, "wave": loudness(batch.raw[row], round(total * rate))}
@@ -232,13 +236,13 @@ class AudioInput(Modality):
             starts = range(count) if layout.grid is None else self.edges(batch, row, steps)
             times = [f"frame {start}" for start in list(starts)[:steps]]
         else:
-            size = batch.tensors[self.main].shape[1 + layout.time]
+            size = batch.tensors[self.read.main].shape[1 + layout.time]
             # How many steps there would be if padding at the end had some, too.
             in_all = steps * size / max(1, self.edges(batch, row, 1)[-1])
             times = [f"{i * size * seconds / in_all:.2f}s" for i in range(steps)]
         if layout.grid is None:
             return times
-        bands = _edges(batch.tensors[self.main].shape[1 + (layout.bands or 0)], layout.grid[0])
+        bands = _edges(batch.tensors[self.read.main].shape[1 + (layout.bands or 0)], layout.grid[0])
         return [f"{time} mel {low}–{high - 1}" for low, high in pairwise(bands) for time in times]
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
@@ -247,45 +251,58 @@ class AudioInput(Modality):
         mask = batch.tensors.get("attention_mask")
         if mask is not None and mask.shape == keep.shape:
             return mask.bool()
-        converters = (getattr(m, "_get_feature_vector_attention_mask", None) for m in self.model.modules())
+        converters = (getattr(m, "_get_feature_vector_attention_mask", None) for m in self.read.model.modules())
         reduce: Any = next(filter(callable, converters), None)
         if mask is None or reduce is None:
             return keep
         reduced: Tensor = reduce(length, mask)
         return reduced.bool()
 
-    # Silence
+    def edges(self, batch: Batch, row: int, count: int) -> list[int]:
+        """Return where each of ``count`` frames of one clip begins, in samples or columns, and the last one ends."""
+        samples = batch.tensors[self.read.main].shape[1 + self.layout(batch).time]
+        mask = batch.tensors.get("attention_mask")
+        real = int(mask[row].sum()) if mask is not None and mask.shape[1] == samples else samples
+        return _edges(real, count)
+
+
+class AudioMask(Mask):
+    """Silence, or the mean over time, stands in place of masked frames."""
+
+    place: AudioPlace
+
+    replacements = ("zero", "mean")
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         """Return the frame of each sample or column."""
-        sound = one.tensors[self.main][0]
+        sound = one.tensors[self.read.main][0]
         owner = torch.full(sound.shape, -1, device=sound.device)
         for unit, region in enumerate(self.regions(one, 0, units)):
             if region is not None:
                 owner[region] = unit
-        return {self.main: owner}
+        return {self.read.main: owner}
 
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
         """Return zeros, or the clip's mean over time."""
         self.require_replacement(name)
-        sound, time = one.tensors[self.main], self.layout(one).time
-        mean = sound[0].narrow(time, 0, self.edges(one, 0, 1)[-1]).mean(time, keepdim=True)
-        return [{self.main: (mean if name == "mean" else torch.zeros_like(mean)).expand_as(sound)}]
+        sound, time = one.tensors[self.read.main], self.place.layout(one).time
+        mean = sound[0].narrow(time, 0, self.place.edges(one, 0, 1)[-1]).mean(time, keepdim=True)
+        return [{self.read.main: (mean if name == "mean" else torch.zeros_like(mean)).expand_as(sound)}]
 
     def regions(self, batch: Batch, row: int, units: Units) -> list[tuple[slice, ...] | None]:
         """Return the part of one clip's tensor that each unit covers; None for the model's own tokens."""
-        layout = self.layout(batch)
+        layout = self.place.layout(batch)
         if layout.unplaced:
             raise NotOffered(
                 f"the model attends over {layout.positions} patches of time and frequency in an unknown order, so they "
                 "cannot be masked."
             )
-        shape = batch.tensors[self.main].shape[1:]
+        shape = batch.tensors[self.read.main].shape[1:]
         axis = 0 if layout.bands is None else layout.bands
         rows, columns = layout.grid or (1, list(units.special).count(False))
         parts: list[tuple[slice, ...]] = []
         for low, high in pairwise(_edges(shape[axis], rows)):
-            for start, end in pairwise(self.edges(batch, row, columns)):
+            for start, end in pairwise(self.place.edges(batch, row, columns)):
                 part = [slice(None)] * len(shape)
                 part[axis] = slice(low, high)  # all of it, without a grid
                 part[layout.time] = slice(start, end)
@@ -293,15 +310,11 @@ class AudioInput(Modality):
         each = iter(parts)
         return [None if special else next(each) for special in units.special]
 
-    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
+    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality | None) -> list[StreamInput]:
         return [Frames(placed, stream, self, layout[stream])]
 
-    def edges(self, batch: Batch, row: int, count: int) -> list[int]:
-        """Return where each of ``count`` frames of one clip begins, in samples or columns, and the last one ends."""
-        samples = batch.tensors[self.main].shape[1 + self.layout(batch).time]
-        mask = batch.tensors.get("attention_mask")
-        real = int(mask[row].sum()) if mask is not None and mask.shape[1] == samples else samples
-        return _edges(real, count)
+
+AudioInput = Modality.of(AudioRead, AudioPlace, AudioMask)
 
 
 def loudness(clip: np.ndarray[Any, Any], samples: int) -> tuple[float, ...]:
@@ -331,8 +344,8 @@ class Frames(StreamInput):
         return torch.stack(scores)
 
     def kept(self, row: int, numbers: Tensor) -> Tensor:
-        time = self.part.layout(self.placed.batch).time
-        last = self.part.edges(self.placed.batch, row, 1)[-1]
+        time = self.part.place.layout(self.placed.batch).time
+        last = self.part.place.edges(self.placed.batch, row, 1)[-1]
         shape = [-1 if axis == time else 1 for axis in range(numbers.ndim)]
         return (torch.arange(numbers.shape[time], device=numbers.device) < last).view(shape)
 

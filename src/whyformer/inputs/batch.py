@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from whyformer.capture.site import OffPlan
-from whyformer.errors import BadInput, ModelFailed, WhyformerError
-from whyformer.inputs.decoding import Continuation, KeptPass
+from whyformer.errors import BadInput, ModelFailed, UnknownName, WhyformerError
+from whyformer.inputs.decoding import ASKED, Asked, Continuation, KeptPass
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.table_schema import is_missing
 from whyformer.loan.spread import out_of_memory
@@ -115,7 +115,7 @@ def pointers(tensors: Mapping[str, Tensor], main: str) -> tuple[str, ...]:
 
 
 Raw = Any
-SHOWN = {"warnings", "groups", "by_input"}  # fields of a batch that change what is printed, not the numbers
+SHOWN = {"warnings", "groups", "by_input", "asked"}  # fields of a batch that change what is printed, not the numbers
 
 
 # Types of inputs, for type checkers. Pillow and pandas are extras, so their classes are described by protocols.
@@ -187,6 +187,7 @@ class Batch:
     alone: bool = False  # rows that would look at others are run without them
     by_input: bool = False  # units are all those of the inputs, wherever attention runs
     absent: bool = False  # some ids are those of masked units (capture/lookups.py, MeanVectors)
+    asked: Asked = ASKED
 
     @property
     def size(self) -> int:
@@ -227,7 +228,7 @@ class Batch:
         """Return some of the inputs, in the given order."""
         index = list(range(self.size))[rows] if isinstance(rows, slice) else list(rows)
         # All fields but these hold a tuple with one entry per input, or an empty one.
-        others = {"tensors", "keep_BN", "constants", "shared", "reference_rows", "alone", "by_input", "absent"}
+        others = {"tensors", "keep_BN", "constants", "shared", "reference_rows", "alone", "by_input", "absent", "asked"}
         each: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in others}
         chosen: dict[str, Any] = {k: tuple(values[i] for i in index) for k, values in each.items() if values}
         return replace(
@@ -398,6 +399,13 @@ def require_numbers(tensors: Mapping[str, Tensor], main: str) -> None:
         if bool(wrong.any()):
             row = int(wrong.flatten(1).any(1).int().argmax()) if tensor.ndim > 1 else 0
             raise BadInput(f"{name} holds NaN or infinity in input {row}: fill those places, or leave the input out.")
+
+
+def required(batch: Batch, main: str) -> Tensor:
+    """Return the main tensor of a batch; raise if the user's tensors lack it."""
+    if main not in batch.tensors:
+        raise UnknownName("tensor name", ", ".join(batch.tensors), [main], f"{main} is missing.")
+    return batch.tensors[main]
 
 
 def require_shown(name: str, keep_BN: Tensor) -> None:

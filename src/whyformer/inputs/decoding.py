@@ -30,6 +30,18 @@ class Decoding:
 PLAIN = Decoding()
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of inputs besides the target."""
+
+    decoding: Decoding = PLAIN
+    segments: Any = "token"  # what is scored as one: tokens, words, sentences, or ranges of characters
+    first_token: bool = True  # the first token of a language model's input has a score
+
+
+ASKED = Asked()
+
+
 @dataclass(eq=False)
 class KeptPass:
     """One forward over a text, kept with its graph while several stretches of that text are explained."""

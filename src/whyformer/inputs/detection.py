@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered, NotOverUnits, UnknownName
-from whyformer.inputs.base import LearnedPositions, Modality
+from whyformer.inputs.base import LearnedPositions, Mean, Modality, Read
 from whyformer.inputs.batch import Batch, shifted
 from whyformer.inputs.families import class_names
-from whyformer.inputs.image import ImageInput
-from whyformer.inputs.multi_input import StreamsInput
+from whyformer.inputs.image import ImageMask, ImagePlace, ImageRead
+from whyformer.inputs.multi_input import StreamsMask, StreamsRead
 from whyformer.loan.borrow import borrowed, known_about
 from whyformer.results.types import Target, Units
 
@@ -27,18 +27,73 @@ PICKED = (
 )
 
 
-class DetectionInput(StreamsInput, ImageInput):
+class DetectionRead(StreamsRead, ImageRead):
     """An image and a detector's object queries. The target is (query, class), a class, or a threshold.
 
     ``target=None`` explains every detection with a probability above 0.5, ``target=0.8`` every one above that.
     """
 
-    objects, kind = True, "detector"
-    positioned = "queries"
+    kind = "detector"
 
-    def __init__(self, model: nn.Module, processor: Any = None) -> None:
-        super().__init__(model, processor)
-        self._patches = PaddedImage(model, processor)
+    @property
+    def asking(self) -> int:
+        """The number of detection tokens, which YOLOS puts among the patches."""
+        return getattr(self.config, "num_detection_tokens", 0) or 0
+
+    def one_by_one(self, batch: Batch) -> bool:
+        return bool(self.asking) and len(set(batch.positions)) > 1
+
+
+class DetectionPlace(ImagePlace):
+    """Patches, and object queries, which YOLOS puts among them."""
+
+    read: DetectionRead
+
+    def __init__(self, read: Read) -> None:
+        super().__init__(read)
+        self._patches = PaddedImage(read.model, read.processor)
+
+    def _names(self, extra: int) -> list[str]:
+        count = self.read.asking if self.read.asking <= extra else 0
+        return [*super()._names(extra - count), *(f"[detection token {i}]" for i in range(count))]
+
+    def form(self, batch: Batch) -> tuple[Any, ...]:
+        return batch.positions[:1] if self.read.asking else ()
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        """Return patches; detection tokens among them are queries, each with its predicted box."""
+        result = []
+        for row, units in enumerate(super().units(batch, length, front, grid)):
+            asking = [i for i, label in enumerate(units.labels) if label.startswith("[detection token")]
+            stream = tuple("queries" if i in asking else s for i, s in enumerate(units.stream))
+            boxes = batch.encodings[row].get("boxes") if batch.encodings else None
+            placed = None
+            if asking and boxes is not None and len(boxes) == len(asking):
+                place = dict(zip(asking, boxes, strict=True))
+                placed = tuple(place.get(i, (0.0, 0.0, 0.0, 0.0)) for i in range(len(units)))
+            result.append(replace(units, stream=stream, boxes=placed))
+        return result
+
+    def part(self, stream: str, batch: Batch) -> tuple[Modality | None, Batch]:
+        if stream == "queries":
+            return LearnedPositions(self.read.model, self.read.main), batch
+        return self._patches, batch
+
+
+class DetectionMask(StreamsMask, ImageMask):
+    """Patches are masked; queries are not."""
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        """Without "resample": other images have other sizes, and padding."""
+        return (*self.replacements, "grey", "black")
+
+
+class DetectionMean(Mean):
+    """Each detected object has an explanation."""
+
+    objects = True
+    positioned = "queries"
 
     def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
         logits: Tensor = output.logits
@@ -67,20 +122,20 @@ class DetectionInput(StreamsInput, ImageInput):
 
     def _picks_queries(self, one: Batch, output: Any) -> bool:
         """Return whether queries start at places that depend on the picture (RT-DETR)."""
-        facts = known_about(self.model)
+        facts = known_about(self.read.model)
         start = getattr(output, "init_reference_points", None)
         if start is None or getattr(output, "pred_boxes", None) is None:
             return False
         if "picks queries" not in facts:
-            other = one.with_tensors(**{self.main: shifted(one.tensors[self.main])})
-            with borrowed(self.model), torch.no_grad():
-                elsewhere = self.call(other).init_reference_points
+            other = one.with_tensors(**{self.read.main: shifted(one.tensors[self.read.main])})
+            with borrowed(self.read.model), torch.no_grad():
+                elsewhere = self.read.call(other).init_reference_points
             facts["picks queries"] = not torch.allclose(start[:1], elsewhere[:1], atol=1e-4)
         return bool(facts["picks queries"])
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         with torch.no_grad():
-            output = self.call(batch)
+            output = self.read.call(batch)
         found = getattr(output, "pred_boxes", None)
         if found is not None and found.shape[-1] != 4:
             raise NotOffered(
@@ -125,7 +180,7 @@ class DetectionInput(StreamsInput, ImageInput):
 
     def _probability(self, logits_BQC: Tensor) -> Tensor:
         """Return class probabilities. DETR has one more class, the last, for no object; its successors use sigmoids."""
-        if logits_BQC.shape[-1] == getattr(self.model.config, "num_labels", None):
+        if logits_BQC.shape[-1] == getattr(self.read.model.config, "num_labels", None):
             return logits_BQC.sigmoid()
         return logits_BQC.softmax(-1)[..., :-1]
 
@@ -145,7 +200,7 @@ class DetectionInput(StreamsInput, ImageInput):
         return query, int(classes_Q[query]) if index is None else index
 
     def _class(self, name: Any, count: int) -> int:
-        labels = class_names(self.model)
+        labels = class_names(self.read.model)
         if isinstance(name, str):
             for index, label in labels.items():
                 if label.lower() == name.lower():
@@ -155,46 +210,8 @@ class DetectionInput(StreamsInput, ImageInput):
             raise UnknownName("target", name, [f"0 to {count - 1}"])
         return int(name)
 
-    def _names(self, extra: int) -> list[str]:
-        count = self._asking if self._asking <= extra else 0
-        return [*super()._names(extra - count), *(f"[detection token {i}]" for i in range(count))]
 
-    @property
-    def _asking(self) -> int:
-        """The number of detection tokens, which YOLOS puts among the patches."""
-        return getattr(self.config, "num_detection_tokens", 0) or 0
-
-    # Which of them is explained decides which row feeds the head.
-
-    def form(self, batch: Batch) -> tuple[Any, ...]:
-        return batch.positions[:1] if self._asking else ()
-
-    def one_by_one(self, batch: Batch) -> bool:
-        return bool(self._asking) and len(set(batch.positions)) > 1
-
-    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        """Return patches; detection tokens among them are queries, each with its predicted box."""
-        result = []
-        for row, units in enumerate(super().units(batch, length, front, grid)):
-            asking = [i for i, label in enumerate(units.labels) if label.startswith("[detection token")]
-            stream = tuple("queries" if i in asking else s for i, s in enumerate(units.stream))
-            boxes = batch.encodings[row].get("boxes") if batch.encodings else None
-            placed = None
-            if asking and boxes is not None and len(boxes) == len(asking):
-                place = dict(zip(asking, boxes, strict=True))
-                placed = tuple(place.get(i, (0.0, 0.0, 0.0, 0.0)) for i in range(len(units)))
-            result.append(replace(units, stream=stream, boxes=placed))
-        return result
-
-    def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
-        if stream == "queries":
-            return LearnedPositions(self.model, self.main), batch
-        return self._patches, batch
-
-    @property
-    def fillers(self) -> tuple[str, ...]:
-        """Without "resample": other images have other sizes, and padding."""
-        return (*self.replacements, "grey", "black")
+DetectionInput = Modality.of(DetectionRead, DetectionPlace, DetectionMask, DetectionMean)
 
 
 def _corners(boxes: Tensor) -> Tensor:
@@ -215,7 +232,7 @@ def _overlap(a: Tensor, b: Tensor) -> Tensor:
     return area(inner) / union - 1 + union / area(outer).clamp_min(TIE)
 
 
-class PaddedImage(ImageInput):
+class PaddedImagePlace(ImagePlace):
     """Images of different sizes in one batch, padded at the right and bottom; ``pixel_mask`` says how far."""
 
     def padded_grid(self, batch: Batch, length: int) -> tuple[int, int]:
@@ -223,7 +240,7 @@ class PaddedImage(ImageInput):
 
     def _patches(self, batch: Batch, length: int) -> tuple[tuple[int, int], tuple[Fraction, Fraction]]:
         """Return how many patches there are along the two sides, and how many pixels each of them is long."""
-        height, width = batch.tensors[self.main].shape[-2:]
+        height, width = batch.tensors[self.read.main].shape[-2:]
         for stride in (32, 16, 8, 64, 4):
             rows, columns = math.ceil(height / stride), math.ceil(width / stride)
             if rows * columns == length:
@@ -252,7 +269,7 @@ class PaddedImage(ImageInput):
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         """Return the patches of each picture; padding that the model's own mask lets through becomes special units."""
         grid, (patch_height, patch_width) = self._patches(batch, length)
-        size, mask, result = batch.tensors[self.main].shape[-2:], self._mask(batch), []
+        size, mask, result = batch.tensors[self.read.main].shape[-2:], self._mask(batch), []
         for row, keep in enumerate(self.keep(batch, length, front)):
             real = keep.view(grid)
             high, wide = size if mask is None else (int(mask[row].any(1).sum()), int(mask[row].any(0).sum()))
@@ -265,3 +282,6 @@ class PaddedImage(ImageInput):
             stream = ("image",) * len(cells)
             result.append(Units(labels, padding, stream, (rows, columns), image_size=(int(high), int(wide))))
         return result
+
+
+PaddedImage = Modality.of(ImageRead, PaddedImagePlace, ImageMask)

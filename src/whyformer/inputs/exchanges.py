@@ -68,26 +68,27 @@ def require_one_wish(decoding: Decoding, answers: bool) -> None:
         raise BadInput("span=True explains an answer: give (prompt, answer), or generate= to generate it.")
 
 
-def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
+def answered(mean: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
     """Return one row per explained token: the prompt with the answer so far; one row for an answer as a whole.
 
     Where an answer is neither given nor to be generated, the batch is returned unchanged.
     """
-    decoding, given = modality.decoding, has_answers(batch)
-    if decoding is PLAIN and (not given or modality.compares):
+    read, given = mean.read, has_answers(batch)
+    decoding = batch.asked.decoding
+    if decoding is PLAIN and not given:
         return batch, target
     stretch = decoding.span if isinstance(decoding.span, Stretch) else None
     if decoding:
-        require_next_token(modality, batch, "generate, span, choices and one_pass are")
+        require_next_token(mean, batch, "generate, span, choices and one_pass are")
         if stretch is None:
             require_one_wish(decoding, given)
-    if not (given or stretch is not None or decoding.generate is not None) or not is_causal(modality, batch):
+    if not (given or stretch is not None or decoding.generate is not None) or not is_causal(mean, batch):
         return batch, target
     if isinstance(target, list) and None in target:
         if any(aim is not None for aim in target):
             raise BadInput("target=[…]: name a token of every answer, or of none of them, which explains all tokens.")
         target = None
-    exchanges = exchanges_of(modality, batch) if stretch is None else [stretch.exchange]
+    exchanges = exchanges_of(read, batch) if stretch is None else [stretch.exchange]
     rows, lengths, tokens = [], [], []
     spoken: list[Continuation] = []
     for row, exchange in enumerate(exchanges):
@@ -95,54 +96,54 @@ def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
         if decoding.span:
             if wanted is not None:
                 raise BadInput("span= explains the answer itself: omit target=.")
-            spoken.append(continuation_of(modality, exchange, decoding.span))
+            spoken.append(continuation_of(read, exchange, decoding.span))
             rows.append(row)
             kept = spoken[-1].kept
             lengths.append(spoken[-1].start + len(spoken[-1].tokens) if kept is None else kept.length)
             continue
-        for step in _steps(modality, exchange, wanted):
+        for step in _steps(read, exchange, wanted):
             rows.append(row)
             lengths.append(len(exchange.prompt) + step)
             token = exchange.answer[step]
             tokens.append(replace(wanted, index=token, position=None) if isinstance(wanted, Target) else token)
-    width, pad = max(lengths), modality.filler_id()
+    width, pad = max(lengths), read.filler_id()
     written = [exchanges[row].prompt + exchanges[row].answer for row in rows]
     ids = torch.tensor([text[:n] + [pad] * (width - n) for text, n in zip(written, lengths, strict=True)])
     keep = torch.arange(width) < torch.tensor(lengths)[:, None]
-    tensors = {name: modality.move(_lengthened(modality, batch, name, ids, keep, rows)) for name in batch.tensors}
+    tensors = {name: read.move(_lengthened(read, batch, name, ids, keep, rows)) for name in batch.tensors}
     prompts = [text[0] if isinstance(text, tuple) else text for text in batch.raw]
     steps_batch = replace(
         batch.select(rows),
         tensors=tensors,
-        keep_BN=modality.move(keep),
+        keep_BN=read.move(keep),
         raw=tuple(prompts[row] for row in rows) if prompts else (),
         warnings=((),) * len(rows),
         encodings=tuple(exchanges[row].facts(n) for row, n in zip(rows, lengths, strict=True)),
         groups=tuple(rows) if target is None and not decoding.span else (),
         answers=tuple(spoken),
     )
-    if ignores_later_tokens(modality, replace(steps_batch, answers=())):
+    if ignores_later_tokens(read, replace(steps_batch, answers=())):
         return replace(steps_batch, trunks=() if decoding.span else tuple(rows)), None if decoding.span else tokens
     if decoding.span:
         raise NotOffered(
-            f"span= needs one pass for all tokens of an answer, and {type(modality.model).__name__} looks ahead in its "
+            f"span= needs one pass for all tokens of an answer, and {type(read.model).__name__} looks ahead in its "
             "prompt, where it would see them. Omit span=: tokens are explained one by one."
         )
     return steps_batch, None if decoding.span else tokens
 
 
-def _lengthened(modality: Any, batch: Batch, name: str, ids: Tensor, keep: Tensor, rows: Sequence[int]) -> Tensor:
+def _lengthened(read: Any, batch: Batch, name: str, ids: Tensor, keep: Tensor, rows: Sequence[int]) -> Tensor:
     """Extend one of the model's arguments over the answers; raise if it is not known what it holds there.
 
     rows: the input that each row of ``ids`` belongs to.
     """
     one, keep_BN = batch.tensors[name], batch.real_BN
-    if name == modality.main:
+    if name == read.main:
         return ids
     if is_media(name):
         return one[rows]
-    if name.endswith("token_type_ids") and task_of(modality.model).endswith("ForConditionalGeneration"):
-        prompts = [_continued_types(modality.model, name, one[row][keep_BN[row]], ids.shape[1]) for row in rows]
+    if name.endswith("token_type_ids") and task_of(read.model).endswith("ForConditionalGeneration"):
+        prompts = [_continued_types(read.model, name, one[row][keep_BN[row]], ids.shape[1]) for row in rows]
         return torch.where(keep, torch.stack(prompts).to(keep.device), 0)
     if one.shape == keep_BN.shape and "mask" in name:
         return (~keep if "padding" in name else keep).to(one.dtype)
@@ -163,10 +164,10 @@ def _continued_types(model: Any, name: str, types_N: Tensor, length: int) -> Ten
     return torch.nn.functional.pad(types[0], (0, length))[:length]
 
 
-def _steps(modality: Any, exchange: Exchange, wanted: Any) -> list[int]:
+def _steps(read: Any, exchange: Exchange, wanted: Any) -> list[int]:
     """Return the tokens of the answer that are explained; a position chooses among equal ones."""
     if not isinstance(wanted, Target) or wanted.position is None:
-        return wanted_steps(modality, exchange.answer, wanted)
+        return wanted_steps(read, exchange.answer, wanted)
     place = position_of(wanted.position, len(exchange.prompt) + len(exchange.answer) - 1)
     step = place - len(exchange.prompt) + 1
     if step < 0 or exchange.answer[step] != wanted.index:
@@ -183,7 +184,7 @@ def part_of(answer: str, span: bool | str | tuple[int, int]) -> tuple[int, int]:
     return (0, len(answer)) if isinstance(span, bool) else spans_of(answer, [span])[0]
 
 
-def continuation_of(modality: Any, exchange: Exchange, span: bool | str | tuple[int, int] | Stretch) -> Continuation:
+def continuation_of(read: Any, exchange: Exchange, span: bool | str | tuple[int, int] | Stretch) -> Continuation:
     """Return the tokens of the whole answer, of a range of its characters or a text in it, or of a stretch."""
     prompt, answer = len(exchange.prompt), exchange.answer
     if isinstance(span, Stretch):
@@ -194,7 +195,7 @@ def continuation_of(modality: Any, exchange: Exchange, span: bool | str | tuple[
     if exchange.text is None or exchange.spans is None:
         if span is not True:
             raise NotOffered("span=(start, end) counts characters, and the positions of the tokens are not known here.")
-        return Continuation(tuple(answer), prompt - 1, exchange.said or " ".join(modality.labels(answer)))
+        return Continuation(tuple(answer), prompt - 1, exchange.said or " ".join(read.labels(answer)))
     begin = exchange.begin
     said = exchange.text[begin:]
     start, end = part_of(said, span)
@@ -207,36 +208,36 @@ def continuation_of(modality: Any, exchange: Exchange, span: bool | str | tuple[
     return Continuation(tuple(answer[inside[0] : inside[-1] + 1]), prompt - 1 + inside[0], said[start:end])
 
 
-def _require_room(modality: Any, prompt: list[int], answer: int) -> None:
-    limit = modality.max_length()
+def _require_room(read: Any, prompt: list[int], answer: int) -> None:
+    limit = read.max_length()
     if limit is not None and len(prompt) + answer - 1 > limit:
         raise TooLong(
             f"prompt and answer have {len(prompt)} + {answer} tokens, and the model takes {limit}: shorten one of them."
         )
 
 
-def exchanges_of(modality: Any, batch: Batch) -> list[Exchange]:
+def exchanges_of(read: Any, batch: Batch) -> list[Exchange]:
     """Return prompts with the answers that came with them, or that the model generates."""
     if not has_answers(batch):
-        return _generated_exchanges(modality, batch)
+        return _generated_exchanges(read, batch)
     if not all(isinstance(text, tuple) for text in batch.raw):
         raise BadInput("give an answer with every prompt, or with none of them.")
-    return _given_exchanges(modality, batch)
+    return _given_exchanges(read, batch)
 
 
-def _given_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
+def _given_exchanges(read: Any, batch: Batch) -> list[Exchange]:
     """Return prompts with the answers that were given with them."""
     exchanges = []
     for row, (prompt, answer) in enumerate(batch.raw):
-        said = modality.encoding_of(answer, add_special_tokens=False)
-        prompt_ids, before = modality.prompt_tokens(batch, row)
+        said = read.encoding_of(answer, add_special_tokens=False)
+        prompt_ids, before = read.prompt_tokens(batch, row)
         answer_ids = [int(i) for i in said["input_ids"]]
         if not answer_ids or not prompt_ids:
             raise BadInput(
                 f"({str(prompt)!r}, {answer!r}): a prompt and an answer of at least one token each are needed."
             )
-        _require_room(modality, prompt_ids, len(answer_ids))
-        after = modality._facts((answer,), said)
+        _require_room(read, prompt_ids, len(answer_ids))
+        after = read.facts((answer,), said)
         spans = None
         if before["spans"] is not None and after["spans"] is not None:
             spans = [_chars(span) for span in before["spans"][: len(prompt_ids)]]
@@ -255,14 +256,14 @@ def _roles(facts: Mapping[str, Any], prompt: list[int], answer: list[int]) -> li
     return [*roles[: len(prompt)], *[ANSWER] * len(answer)]
 
 
-def without_end(modality: Any, text: str, ids: Sequence[int]) -> list[int]:
+def without_end(read: Any, text: str, ids: Sequence[int]) -> list[int]:
     """Cut off the end token that some tokenizers append; one that the text itself has (DialoGPT) stays."""
-    tokenizer = modality.tokenizer
+    tokenizer = read.tokenizer
     ends = {getattr(tokenizer, "eos_token_id", None), getattr(tokenizer, "sep_token_id", None)}
     prompt = [int(i) for i in ids]
     if not prompt or prompt[-1] not in ends:
         return prompt
-    written = modality.encoding_of(text, add_special_tokens=False)["input_ids"]
+    written = read.encoding_of(text, add_special_tokens=False)["input_ids"]
     added = _count_at_end(prompt, ends) - _count_at_end(written, ends)
     return prompt[: len(prompt) - max(added, 0)]
 
@@ -271,34 +272,35 @@ def _count_at_end(ids: Sequence[int], ends: set[int | None]) -> int:
     return len(list(takewhile(ends.__contains__, reversed(ids))))
 
 
-def _generated_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
+def _generated_exchanges(read: Any, batch: Batch) -> list[Exchange]:
     """Return prompts with what the model generates, one by one: together they would be padded."""
-    if not hasattr(modality.model, "generate"):
-        raise NotOffered(f"{type(modality.model).__name__} has no generate(): give the answer, (prompt, answer).")
+    if not hasattr(read.model, "generate"):
+        raise NotOffered(f"{type(read.model).__name__} has no generate(): give the answer, (prompt, answer).")
     exchanges = []
     for row in range(batch.size):
-        ids = batch.tensors[modality.main][row][batch.real_BN[row]].tolist()
-        prompt = without_end(modality, batch.raw[row], ids) if batch.raw else ids
-        answer = _generated(modality, prompt, modality.beside_prompt(batch, row, len(prompt)))
+        ids = batch.tensors[read.main][row][batch.real_BN[row]].tolist()
+        prompt = without_end(read, batch.raw[row], ids) if batch.raw else ids
+        answer = _generated(read, prompt, batch.asked.decoding, read.beside_prompt(batch, row, len(prompt)))
         facts = batch.encodings[row] if batch.encodings else {}
         text, spans, begin = None, None, 0
         if facts.get("spans") is not None and facts.get("text") is not None:
-            text, chars = _decoded(modality, facts["text"], answer)
+            text, chars = _decoded(read, facts["text"], answer)
             spans, begin = [_chars(span) for span in facts["spans"][: len(prompt)]] + chars, len(facts["text"])
-        said = "" if modality.processor is None else str(modality.tokenizer.decode(answer))
+        said = "" if read.processor is None else str(read.tokenizer.decode(answer))
         exchanges.append(Exchange(prompt, answer, text, spans, _roles(facts, prompt, answer), begin, said))
     return exchanges
 
 
-def _generated(modality: Any, prompt: list[int], others: Mapping[str, Tensor]) -> list[int]:
+def _generated(read: Any, prompt: list[int], decoding: Decoding, others: Mapping[str, Tensor]) -> list[int]:
     """Return the tokens that the model generates, greedily unless the settings of ``generate`` say otherwise.
 
     others: what belongs to the prompt besides its tokens (images).
     """
-    wish = modality.decoding.generate
+    wish = decoding.generate
+    assert wish is not None
     told = {"max_new_tokens": wish} if isinstance(wish, int) else dict(wish)
-    ids = modality.move(torch.tensor([prompt]))
-    ours = {modality.main: ids, "attention_mask": torch.ones_like(ids), "return_dict_in_generate": False, **others}
+    ids = read.move(torch.tensor([prompt]))
+    ours = {read.main: ids, "attention_mask": torch.ones_like(ids), "return_dict_in_generate": False, **others}
     if taken := sorted(told.keys() & {*ours, "inputs", "inputs_embeds", "num_return_sequences"}):
         raise BadInput(f"generate={shown(wish)}: one answer per prompt is generated: omit {', '.join(taken)}.")
     tokens = domain_of(Count)
@@ -306,15 +308,15 @@ def _generated(modality: Any, prompt: list[int], others: Mapping[str, Tensor]) -
         raise not_allowed("generate['max_new_tokens']", told["max_new_tokens"], tokens.words)
     for name, before in (("max_new_tokens", 0), ("max_length", len(prompt))):
         if isinstance(told.get(name), int):
-            _require_room(modality, prompt, told[name] - before)
-    told = {"do_sample": False, "num_beams": 1, "pad_token_id": modality.filler_id(), **told}
+            _require_room(read, prompt, told[name] - before)
+    told = {"do_sample": False, "num_beams": 1, "pad_token_id": read.filler_id(), **told}
     try:
-        with torch.no_grad(), Draws({}, modality.decoding.seed):
-            written = modality.model.generate(**ours, **told)
+        with torch.no_grad(), Draws({}, decoding.seed):
+            written = read.model.generate(**ours, **told)
     except (WhyformerError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        said = f"{type(modality.model).__name__}.generate raised {type(error).__name__}: {str(error).rstrip('.')}"
+        said = f"{type(read.model).__name__}.generate raised {type(error).__name__}: {str(error).rstrip('.')}"
         if isinstance(wish, Mapping):
             raise BadInput(f"generate={shown(wish)}: {said}. Give settings that it supports, or a number.") from error
         raise ModelFailed(f"{said}. Give the answer, (prompt, answer).") from error
@@ -324,22 +326,22 @@ def _generated(modality: Any, prompt: list[int], others: Mapping[str, Tensor]) -
     return answer
 
 
-def written_answer(modality: Any, batch: Batch) -> str:
+def written_answer(read: Any, batch: Batch) -> str:
     """Return what the model generates after the first prompt of a batch, without special tokens."""
-    exchange = _generated_exchanges(modality, batch.select([0]))[0]
-    return str(modality.tokenizer.decode(exchange.answer, skip_special_tokens=True))
+    exchange = _generated_exchanges(read, batch.select([0]))[0]
+    return str(read.tokenizer.decode(exchange.answer, skip_special_tokens=True))
 
 
-def _decoded(modality: Any, prompt: str, answer: list[int]) -> tuple[str, list[Chars]]:
+def _decoded(read: Any, prompt: str, answer: list[int]) -> tuple[str, list[Chars]]:
     """Return prompt and answer as one text, and the characters of each token; several tokens may share one."""
-    tokenizer = modality.tokenizer
+    tokenizer = read.tokenizer
     so_far = [tokenizer.decode(answer[: count + 1], skip_special_tokens=False) for count in range(len(answer))]
     whole = list(accumulate((len(prompt) + len(text.rstrip("\ufffd")) for text in so_far), max))
     ends = [end + text.endswith("\ufffd") for end, text in zip(whole, so_far, strict=True)]
     return prompt + so_far[-1], [Chars(*pair) for pair in zip([len(prompt), *whole], ends, strict=False)]
 
 
-def wanted_steps(modality: Any, answer: list[int], wanted: Any) -> list[int]:
+def wanted_steps(read: Any, answer: list[int], wanted: Any) -> list[int]:
     """Return the tokens of an answer that are explained: all, or the first that is the wanted one."""
     if wanted is None:
         return list(range(len(answer)))
@@ -348,10 +350,10 @@ def wanted_steps(modality: Any, answer: list[int], wanted: Any) -> list[int]:
         ids = {wanted}
     else:
         texts = (str(wanted), f" {wanted}")
-        spelled = [processed(modality.tokenizer, text, add_special_tokens=False)["input_ids"] for text in texts]
+        spelled = [processed(read.tokenizer, text, add_special_tokens=False)["input_ids"] for text in texts]
         ids = {spelling[0] for spelling in spelled if len(spelling) == 1}
     steps = [i for i, token in enumerate(answer) if token in ids]
     if not steps:
-        shown = " ".join(modality.labels(answer))
+        shown = " ".join(read.labels(answer))
         raise BadInput(f"target {wanted!r} is not among the tokens of the answer: {shown}.")
     return steps[:1]

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, ModelFailed, NotOffered, NotOverUnits
 from whyformer.files import jpeg_uri, open_image
-from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, shifted
+from whyformer.inputs.base import Mask, Modality, Place, Read
+from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, required, shifted
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.stream_inputs import Layout, StreamInput, at_units
 from whyformer.inputs.units import assemble, resampled
@@ -26,18 +26,15 @@ CHANNELS = 4  # of a picture, at most; a longer axis holds rows or columns
 SIGMA = 5.0  # pixels, of the blur
 
 
-class ImageInput(Modality):
+class ImageRead(Read):
     """One image per input; units are the patches, and the tokens that the model adds (CLS, distillation, registers)."""
 
     stream = "image"
-    pixels = True
-    replacements = ("mean", "zero", "blur")
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "pixel_values") -> None:
         super().__init__(model, processor)
         self.main = main
         self.image_processor = getattr(processor, "image_processor", processor)
-        self._areas: dict[tuple[int, int], tuple[int, int]] = {}  # size of the tensor → size of what patches cover
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
         processor = self.image_processor
@@ -60,7 +57,7 @@ class ImageInput(Modality):
 
     def adopt(self, tensors: Any) -> Batch:
         batch = super().adopt(tensors)
-        pixels = self.require_main(batch)
+        pixels = required(batch, self.main)
         if not pixels.is_floating_point():
             raise BadInput(
                 f"{self.main} holds whole numbers ({pixels.dtype}): give the output of the model's image processor, or "
@@ -93,163 +90,6 @@ class ImageInput(Modality):
                 "model's image processor does, or add 'interpolate_pos_encoding': True to the tensors where the model "
                 "takes it."
             ) from error
-
-    def _grid(self, batch: Batch, length: int, grid: tuple[int, int] | None) -> tuple[int, int]:
-        """Return rows and columns of patches: those of the patch embedding, else of the config, else a square."""
-        height, width = batch.tensors[self.main].shape[-2:]
-        candidates = [grid] if grid else []
-        patch = getattr(self.config, "patch_size", None)
-        if patch:
-            rows, columns = patch if isinstance(patch, (tuple, list)) else (patch, patch)
-            candidates.append((height // rows, width // columns))
-        for extra in range(6):  # as many patches as fit the image's shape, a few added tokens apart
-            total = length - extra
-            rows = round(max(total * height / width, 0) ** 0.5)
-            if rows and total % rows == 0 and abs(total / rows * height - rows * width) < max(height, width):
-                candidates.append((rows, total // rows))
-        for rows, columns in candidates:
-            if 0 < rows * columns <= length and length - rows * columns < 16:
-                return rows, columns
-        raise NotOverUnits(
-            f"attention runs over {length} positions, which is not a grid of patches of a {height}×{width} image."
-        )
-
-    def _names(self, extra: int) -> list[str]:
-        registers = getattr(self.config, "num_register_tokens", 0) or 0
-        names = ["[CLS]"] + (["[DIST]"] if extra == 2 and not registers else [])
-        return names + [f"[REG{i + 1}]" for i in range(extra - len(names))]
-
-    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        rows, columns = self._grid(batch, length, grid)
-        extra = length - rows * columns
-        labels = [f"patch {r},{c}" for r in range(1, rows + 1) for c in range(1, columns + 1)]
-        units = assemble(labels, [False] * len(labels), self.stream, extra, front, self._names(extra))
-        units = replace(units, grid=(rows, columns), image_size=self._area(batch, (rows, columns)))
-        return [replace(units, picture_size=self._picture_size(batch, row)) for row in range(batch.size)]
-
-    def _area(self, batch: Batch, grid: tuple[int, int]) -> tuple[int, int]:
-        """Return height and width of what the patches cover: a model does not read a rest smaller than a patch."""
-        pixels = batch.tensors[self.main]
-        size = size_of(pixels)
-        self._areas[size] = covered(self.model, pixels.shape[1], size, grid)
-        return self._areas[size]
-
-    def picture(self, batch: Batch, row: int) -> str | None:
-        """Return what the patches cover; a picture that was only resized, in its own size."""
-        if self._picture_size(batch, row) is not None:
-            raw = batch.raw[row]
-            return jpeg_uri(np.asarray(raw[0] if isinstance(raw, tuple) else raw))
-        pixels = batch.tensors[self.main][row]
-        if pixels.ndim != 3 or len(pixels) not in (1, 3):
-            return None
-        size = size_of(pixels)
-        high, wide = self._areas.get(size, size)
-        pixels = pixels[:, :high, :wide]
-        mask = batch.tensors.get("pixel_mask")
-        if mask is not None and mask.ndim == 3:  # smaller images were padded at the right and bottom
-            pixels = pixels[:, : int(mask[row].any(1).sum()), : int(mask[row].any(0).sum())]
-        mean, std = (getattr(self.image_processor, name, None) for name in ("image_mean", "image_std"))
-        if mean is None or std is None or not getattr(self.image_processor, "do_normalize", True):
-            mean, std = [0.0] * len(pixels), [1.0] * len(pixels)
-        colours = pixels.float() * pixels.new_tensor(std).float()[:, None, None]
-        colours = (colours + pixels.new_tensor(mean).float()[:, None, None]).clamp(0, 1) * 255
-        return jpeg_uri(colours.round().byte().expand(3, -1, -1).permute(1, 2, 0).cpu().numpy())
-
-    def _picture_size(self, batch: Batch, row: int) -> tuple[int, int] | None:
-        """Return height and width of the given picture, if the processor only resized it, to one size."""
-        raw: Any = batch.raw[row] if batch.raw else None
-        image, processor = raw[0] if isinstance(raw, tuple) else raw, self.image_processor
-        size = getattr(processor, "size", None) or {}
-        if not hasattr(image, "convert") or not getattr(processor, "do_resize", False):
-            return None
-        if any(getattr(processor, name, None) for name in OTHER_SHAPES) or not hasattr(size, "get"):
-            return None
-        seen = size_of(batch.tensors[self.main])
-        if self._areas.get(seen, seen) != seen:
-            return None
-        return (image.height, image.width) if size.get("height") and size.get("width") else None
-
-    def cells(self, batch: Batch) -> tuple[int, int] | None:
-        """About 8 × 8."""
-        height, width = batch.tensors[self.main].shape[-2:]
-        rows = min(8, height)
-        return rows, max(1, min(width, round(rows * width / height)))
-
-    def first_changed(self, batch: Batch, grid: tuple[int, int]) -> Batch | None:
-        pixels = batch.tensors[self.main]
-        rows, columns = pixels.shape[-2] // grid[0], pixels.shape[-1] // grid[1]
-        other = pixels.clone()
-        other[..., :rows, :columns] = shifted(other[..., :rows, :columns])
-        return batch.with_tensors(**{self.main: other})
-
-    def background(self, pixels: Tensor, replacement: str) -> Tensor:
-        """Return the baseline of a patch: the image's mean colour, zero in the model's input space, or a blur."""
-        self.require_replacement(replacement)
-        if replacement == "mean":
-            return pixels.mean((-2, -1), keepdim=True).expand_as(pixels)
-        return torch.zeros_like(pixels) if replacement == "zero" else blurred(pixels)
-
-    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
-        """Return the patch of each pixel, for all channels; padding belongs to none."""
-        patch = patch_of_pixels(units, one.tensors[self.main])
-        patches = [i for i, special in enumerate(units.special) if not special]
-        unit = torch.tensor(patches, device=patch.device)[patch.clamp(min=0)]
-        return {self.main: torch.where(patch >= 0, unit, -1)[None]}
-
-    @property
-    def fillers(self) -> tuple[str, ...]:
-        return () if self.multi_input else ("grey", "black", "resample")
-
-    def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
-        """Grey is zero in the model's input space; black is what the processor makes of black."""
-        pixels = one.tensors[self.main]
-        if pool is not None and name == "resample":
-            return resampled([self.main], one, pool)
-        if pool is not None and name in {"grey", "black"}:
-            return [{self.main: self._black(pixels) if name == "black" else torch.zeros_like(pixels)}]
-        high, wide = units.image_size or pixels.shape[-2:]  # of the picture without its padding
-        filled = pixels.clone()
-        filled[..., :high, :wide] = self.background(pixels[..., :high, :wide], name)
-        return [{self.main: filled}]
-
-    def _black(self, pixels: Tensor) -> Tensor:
-        processor = self.image_processor
-        if processor is None:
-            raise NotOffered("replace='black' needs the model's image processor: pass processor=….")
-        if not getattr(processor, "do_normalize", True):
-            return torch.zeros_like(pixels)
-        mean, std = (torch.tensor(getattr(processor, name)).to(pixels) for name in ("image_mean", "image_std"))
-        return (-mean / std)[None, :, None, None].expand_as(pixels)
-
-    def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:
-        background = self.background(placed.batch.tensors[self.main], str(name))
-        return placed.batch.with_tensors(**{self.main: background})
-
-    def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
-        alike = {(units.grid, units.image_size, units.special) for units in placed.units}
-        if len(alike) == 1 and (sums_BP := _over_even_patches(detail, placed.units[0], largest)) is not None:
-            special = placed.units[0].special
-            first, count = special.index(False), sums_BP.shape[1]
-            if not any(special[first : first + count]):  # no index that would be copied to the device
-                return torch.nn.functional.pad(sums_BP, (first, len(special) - first - count))
-        rows = []
-        for pixels, units in zip(detail, placed.units, strict=True):
-            masks = patch_masks(units, pixels[None])
-            if largest:
-                rows.append(torch.where(masks, pixels.amax(0), 0.0).amax((1, 2)))
-            else:
-                rows.append(torch.einsum("uhw,chw->u", masks.to(detail.dtype), pixels))
-        return torch.stack(rows)
-
-    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
-        if any(units.grid is None for units in placed.units):
-            raise NotOffered(
-                "the positions of the image patches in the model's attention are not known here, so gradients at its "
-                "pixels cannot be assigned to units."
-            )
-        return [Pixels(placed, stream, self, layout[stream])]
-
-    # Images whose pieces became tokens of a text, perhaps packed end to end (Qwen2-VL and its kin)
 
     def _sides(self) -> tuple[int, int, int]:
         """Return patches along the side of a token, pixels along the side of a patch, frames in a patch."""
@@ -289,9 +129,183 @@ class ImageInput(Modality):
         held[:, : patches.shape[1]] = patches
         return held
 
+
+class ImagePlace(Place):
+    """Patches of a picture, and the tokens that the model adds (CLS, distillation, registers)."""
+
+    read: ImageRead
+    pixels = True
+
+    def __init__(self, read: Read) -> None:
+        super().__init__(read)
+        self._areas: dict[tuple[int, int], tuple[int, int]] = {}  # size of the tensor → size of what patches cover
+
+    def _grid(self, batch: Batch, length: int, grid: tuple[int, int] | None) -> tuple[int, int]:
+        """Return rows and columns of patches: those of the patch embedding, else of the config, else a square."""
+        height, width = batch.tensors[self.read.main].shape[-2:]
+        candidates = [grid] if grid else []
+        patch = getattr(self.read.config, "patch_size", None)
+        if patch:
+            rows, columns = patch if isinstance(patch, (tuple, list)) else (patch, patch)
+            candidates.append((height // rows, width // columns))
+        for extra in range(6):  # as many patches as fit the image's shape, a few added tokens apart
+            total = length - extra
+            rows = round(max(total * height / width, 0) ** 0.5)
+            if rows and total % rows == 0 and abs(total / rows * height - rows * width) < max(height, width):
+                candidates.append((rows, total // rows))
+        for rows, columns in candidates:
+            if 0 < rows * columns <= length and length - rows * columns < 16:
+                return rows, columns
+        raise NotOverUnits(
+            f"attention runs over {length} positions, which is not a grid of patches of a {height}×{width} image."
+        )
+
+    def _names(self, extra: int) -> list[str]:
+        registers = getattr(self.read.config, "num_register_tokens", 0) or 0
+        names = ["[CLS]"] + (["[DIST]"] if extra == 2 and not registers else [])
+        return names + [f"[REG{i + 1}]" for i in range(extra - len(names))]
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        rows, columns = self._grid(batch, length, grid)
+        extra = length - rows * columns
+        labels = [f"patch {r},{c}" for r in range(1, rows + 1) for c in range(1, columns + 1)]
+        units = assemble(labels, [False] * len(labels), self.read.stream, extra, front, self._names(extra))
+        units = replace(units, grid=(rows, columns), image_size=self._area(batch, (rows, columns)))
+        return [replace(units, picture_size=self._picture_size(batch, row)) for row in range(batch.size)]
+
+    def _area(self, batch: Batch, grid: tuple[int, int]) -> tuple[int, int]:
+        """Return height and width of what the patches cover: a model does not read a rest smaller than a patch."""
+        pixels = batch.tensors[self.read.main]
+        size = size_of(pixels)
+        self._areas[size] = covered(self.read.model, pixels.shape[1], size, grid)
+        return self._areas[size]
+
+    def picture(self, batch: Batch, row: int) -> str | None:
+        """Return what the patches cover; a picture that was only resized, in its own size."""
+        if self._picture_size(batch, row) is not None:
+            raw = batch.raw[row]
+            return jpeg_uri(np.asarray(raw[0] if isinstance(raw, tuple) else raw))
+        pixels = batch.tensors[self.read.main][row]
+        if pixels.ndim != 3 or len(pixels) not in (1, 3):
+            return None
+        size = size_of(pixels)
+        high, wide = self._areas.get(size, size)
+        pixels = pixels[:, :high, :wide]
+        mask = batch.tensors.get("pixel_mask")
+        if mask is not None and mask.ndim == 3:  # smaller images were padded at the right and bottom
+            pixels = pixels[:, : int(mask[row].any(1).sum()), : int(mask[row].any(0).sum())]
+        mean, std = (getattr(self.read.image_processor, name, None) for name in ("image_mean", "image_std"))
+        if mean is None or std is None or not getattr(self.read.image_processor, "do_normalize", True):
+            mean, std = [0.0] * len(pixels), [1.0] * len(pixels)
+        colours = pixels.float() * pixels.new_tensor(std).float()[:, None, None]
+        colours = (colours + pixels.new_tensor(mean).float()[:, None, None]).clamp(0, 1) * 255
+        return jpeg_uri(colours.round().byte().expand(3, -1, -1).permute(1, 2, 0).cpu().numpy())
+
+    def _picture_size(self, batch: Batch, row: int) -> tuple[int, int] | None:
+        """Return height and width of the given picture, if the processor only resized it, to one size."""
+        raw: Any = batch.raw[row] if batch.raw else None
+        image, processor = raw[0] if isinstance(raw, tuple) else raw, self.read.image_processor
+        size = getattr(processor, "size", None) or {}
+        if not hasattr(image, "convert") or not getattr(processor, "do_resize", False):
+            return None
+        if any(getattr(processor, name, None) for name in OTHER_SHAPES) or not hasattr(size, "get"):
+            return None
+        seen = size_of(batch.tensors[self.read.main])
+        if self._areas.get(seen, seen) != seen:
+            return None
+        return (image.height, image.width) if size.get("height") and size.get("width") else None
+
+    def cells(self, batch: Batch) -> tuple[int, int] | None:
+        """About 8 × 8."""
+        height, width = batch.tensors[self.read.main].shape[-2:]
+        rows = min(8, height)
+        return rows, max(1, min(width, round(rows * width / height)))
+
+    def first_changed(self, batch: Batch, grid: tuple[int, int]) -> Batch | None:
+        pixels = batch.tensors[self.read.main]
+        rows, columns = pixels.shape[-2] // grid[0], pixels.shape[-1] // grid[1]
+        other = pixels.clone()
+        other[..., :rows, :columns] = shifted(other[..., :rows, :columns])
+        return batch.with_tensors(**{self.read.main: other})
+
+    def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
+        alike = {(units.grid, units.image_size, units.special) for units in placed.units}
+        if len(alike) == 1 and (sums_BP := _over_even_patches(detail, placed.units[0], largest)) is not None:
+            special = placed.units[0].special
+            first, count = special.index(False), sums_BP.shape[1]
+            if not any(special[first : first + count]):  # no index that would be copied to the device
+                return torch.nn.functional.pad(sums_BP, (first, len(special) - first - count))
+        rows = []
+        for pixels, units in zip(detail, placed.units, strict=True):
+            masks = patch_masks(units, pixels[None])
+            if largest:
+                rows.append(torch.where(masks, pixels.amax(0), 0.0).amax((1, 2)))
+            else:
+                rows.append(torch.einsum("uhw,chw->u", masks.to(detail.dtype), pixels))
+        return torch.stack(rows)
+
+
+class ImageMask(Mask):
+    """Other colours stand in place of masked patches."""
+
+    read: ImageRead
+
+    replacements = ("mean", "zero", "blur")
+
+    def background(self, pixels: Tensor, replacement: str) -> Tensor:
+        """Return the baseline of a patch: the image's mean colour, zero in the model's input space, or a blur."""
+        self.require_replacement(replacement)
+        if replacement == "mean":
+            return pixels.mean((-2, -1), keepdim=True).expand_as(pixels)
+        return torch.zeros_like(pixels) if replacement == "zero" else blurred(pixels)
+
+    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
+        """Return the patch of each pixel, for all channels; padding belongs to none."""
+        patch = patch_of_pixels(units, one.tensors[self.read.main])
+        patches = [i for i, special in enumerate(units.special) if not special]
+        unit = torch.tensor(patches, device=patch.device)[patch.clamp(min=0)]
+        return {self.read.main: torch.where(patch >= 0, unit, -1)[None]}
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        return "grey", "black", "resample"
+
+    def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
+        """Grey is zero in the model's input space; black is what the processor makes of black."""
+        pixels = one.tensors[self.read.main]
+        if pool is not None and name == "resample":
+            return resampled([self.read.main], one, pool)
+        if pool is not None and name in {"grey", "black"}:
+            return [{self.read.main: self._black(pixels) if name == "black" else torch.zeros_like(pixels)}]
+        high, wide = units.image_size or pixels.shape[-2:]  # of the picture without its padding
+        filled = pixels.clone()
+        filled[..., :high, :wide] = self.background(pixels[..., :high, :wide], name)
+        return [{self.read.main: filled}]
+
+    def _black(self, pixels: Tensor) -> Tensor:
+        processor = self.read.image_processor
+        if processor is None:
+            raise NotOffered("replace='black' needs the model's image processor: pass processor=….")
+        if not getattr(processor, "do_normalize", True):
+            return torch.zeros_like(pixels)
+        mean, std = (torch.tensor(getattr(processor, name)).to(pixels) for name in ("image_mean", "image_std"))
+        return (-mean / std)[None, :, None, None].expand_as(pixels)
+
+    def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:
+        background = self.background(placed.batch.tensors[self.read.main], str(name))
+        return placed.batch.with_tensors(**{self.read.main: background})
+
+    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality | None) -> list[StreamInput]:
+        if any(units.grid is None for units in placed.units):
+            raise NotOffered(
+                "the positions of the image patches in the model's attention are not known here, so gradients at its "
+                "pixels cannot be assigned to units."
+            )
+        return [Pixels(placed, stream, self, layout[stream])]
+
     def owners_of_pixels(self, units: Units, one: Batch) -> Tensor:
         """Return the unit of each number of a single image, in the shape that the batch holds it in; -1: none."""
-        frames_TCHW = self.pixels_of(one)
+        frames_TCHW = self.read.pixels_of(one)
         images = [i for i, image in enumerate(is_image(units)) if image]
         owner_HW = torch.full(frames_TCHW.shape[-2:], -1)
         if images:
@@ -299,7 +313,10 @@ class ImageInput(Modality):
             owner_HW = torch.tensor(images)[patch_index(units.grid, *frames_TCHW.shape[-2:])]
         owner = owner_HW.to(frames_TCHW.device).expand_as(frames_TCHW)
         nobody = torch.full_like(one.tensors[PATCHES], -1, dtype=torch.long)
-        return self.numbers_of(one.with_tensors(pixel_values=nobody), owner[None])[0]
+        return self.read.numbers_of(one.with_tensors(pixel_values=nobody), owner[None])[0]
+
+
+ImageInput = Modality.of(ImageRead, ImagePlace, ImageMask)
 
 
 class Pixels(StreamInput):
@@ -457,7 +474,7 @@ class TokenPixels(StreamInput):
 
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
         units = self.units(row)
-        frames = self.part.pixels_of(self.one(row, numbers))  # (frames, channels, height, width)
+        frames = self.part.read.pixels_of(self.one(row, numbers))  # (frames, channels, height, width)
         return at_units(is_image(units), pooled(frames.flatten(0, 1), units, largest))
 
     def kept(self, row: int, numbers: Tensor) -> Tensor:
@@ -473,6 +490,6 @@ class TokenPixels(StreamInput):
 
     def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
         one = self.one(row, numbers)
-        background = self.part.background(self.part.pixels_of(one), str(filler))
-        filled: Tensor = self.part.numbers_of(one, background[None])[0]
+        background = self.part.background(self.part.read.pixels_of(one), str(filler))
+        filled: Tensor = self.part.read.numbers_of(one, background[None])[0]
         return filled

@@ -15,15 +15,24 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.errors import BadInput, MissingProcessor
 from whyformer.files import jpeg_uri, open_image
-from whyformer.inputs.base import LearnedPositions, Modality
+from whyformer.inputs.base import LearnedPositions, Modality, Place
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.families import BOX_FEATURES, LOGITS_INSIDE, task_of
-from whyformer.inputs.image import SIZES, ImageInput, TokenPixels, are_packed, packed, require_pixels, unpacked
+from whyformer.inputs.image import (
+    SIZES,
+    ImageInput,
+    ImageMask,
+    TokenPixels,
+    are_packed,
+    packed,
+    require_pixels,
+    unpacked,
+)
 from whyformer.inputs.language import last_real
-from whyformer.inputs.multi_input import Answer, StreamsInput, VectorInput, fitting, require_known
+from whyformer.inputs.multi_input import Answer, StreamsMask, StreamsRead, VectorInput, fitting, require_known
 from whyformer.inputs.stream_inputs import Layout, StreamInput
-from whyformer.inputs.text import TextInput
+from whyformer.inputs.text import TextInput, TextMask, TextMean, TextPlace, TextRead
 from whyformer.inputs.tokens import bare
 from whyformer.inputs.units import joined
 from whyformer.results.types import Units
@@ -32,7 +41,7 @@ from whyformer.targets import logits_of
 Pairs = list[tuple[Any, str]]
 
 
-class ImageTextInput(StreamsInput, TextInput):
+class ImageTextRead(StreamsRead, TextRead):
     """An image (pixels, or vectors of its regions) and a text per input; units are tokens, and patches or boxes.
 
     Models combine them in three ways: as streams of their own (LXMERT, CLIP, BLIP), concatenated (VisualBERT, ViLT), or
@@ -43,15 +52,13 @@ class ImageTextInput(StreamsInput, TextInput):
     def __init__(self, model: nn.Module, processor: Any = None, image: str = "pixel_values") -> None:
         super().__init__(model, processor, main="input_ids")
         self.image = image
-        self.compares = isinstance(getattr(model, "logit_scale", None), Tensor)
         # BLIP-2 takes decoder ids for those of its language models that have a decoder beside an encoder.
         continues = getattr(self.config, "use_decoder_only_language_model", False)
         decoder = "decoder_input_ids" in self.parameters and not continues
         answers = decoder and callable(getattr(model, "generate", None))
-        self._answer = Answer(model, processor) if answers else None
-        self.generates = answers or type(model).__name__.endswith("ForConditionalGeneration")
-        self._text = TextInput(model, processor)
-        self._image: Modality = (
+        self.answer = Answer(model, processor) if answers else None
+        self.text = TextInput(model, processor)
+        self.images: Modality = (
             VectorInput(model, image, boxes=BOX_FEATURES[image])
             if image in BOX_FEATURES
             else VectorInput(model, image, word="patch")
@@ -60,32 +67,26 @@ class ImageTextInput(StreamsInput, TextInput):
         )
 
     @property
-    def _pixels(self) -> ImageInput:
-        """The image of a model that reads pixels."""
-        assert isinstance(self._image, ImageInput)
-        return self._image
-
-    # Inputs
+    def pixels(self) -> ImageMask:
+        """How the image of a model that reads pixels is masked, and read."""
+        assert isinstance(self.images.mask, ImageMask)
+        return self.images.mask
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
         tensors, pairs, answers = encoded_pairs(self, raw)
-        batch = self.adopt({k: v for k, v in tensors.items() if self._takes(k)})
+        batch = self.adopt({k: v for k, v in tensors.items() if self.takes(k)})
         tokenizer = self.tokenizer
-        facts = tuple(self._facts((text,), processed(tokenizer, text)) for _, text in pairs)
+        facts = tuple(self.facts((text,), processed(tokenizer, text)) for _, text in pairs)
         batch = replace(
             batch, raw=tuple(pairs), encodings=facts, warnings=tuple(self.unknown_words(f["ids"]) for f in facts)
         )
-        return batch if self._answer is None else self._answer.with_answers(batch, answers)
+        return batch if self.answer is None else self.answer.with_answers(batch, answers)
 
     def adopt(self, tensors: Any) -> Batch:
         batch = super().adopt(unpacked(tensors) if are_packed(tensors) else tensors)
         mask = batch.tensors.get("attention_mask")  # other masks may have the text's width by chance
         keep = torch.ones_like(batch.tensors[self.main], dtype=torch.bool) if mask is None else mask.bool()
         return replace(batch, keep_BN=keep)
-
-    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
-        # BLIP's own generate reads the padding of its question, so questions are answered one by one.
-        return (batch, target) if self._answer is None else self._answer.expanded(batch, target, apart=True)
 
     def call(self, batch: Batch, **extra: Any) -> Any:
         if SIZES in batch.tensors:
@@ -102,20 +103,15 @@ class ImageTextInput(StreamsInput, TextInput):
                 hook.remove()
             return outputs[-1]
 
-    def form(self, batch: Batch) -> tuple[Any, ...]:
-        """The number of patches of an image decides the number of positions."""
-        shape = tuple(batch.tensors[self.image].shape[1:]) if SIZES not in batch.tensors else ()
-        return (shape, *sorted(set(self._forms(batch))))
-
     def one_by_one(self, batch: Batch) -> bool:
-        padded = self._answer is not None and not bool(batch.real_BN.all())
-        return padded or SIZES in batch.tensors or len(set(self._forms(batch))) > 1
+        padded = self.answer is not None and not bool(batch.real_BN.all())
+        return padded or SIZES in batch.tensors or len(set(self.forms(batch))) > 1
 
     def alone(self, one: Batch) -> Batch:
         # NOTE[DIFF] transformers' BLIP hands no mask to the decoder's cross-attention, so it would read padding.
-        return one if self._answer is None else bare(one)
+        return one if self.answer is None else bare(one)
 
-    def _forms(self, batch: Batch) -> list[tuple[int, ...]]:
+    def forms(self, batch: Batch) -> list[tuple[int, ...]]:
         """Per input, the size of its image where that may differ: ViLT's padded images, Qwen's packed ones."""
         if SIZES in batch.tensors:
             return [tuple(size) for size in batch.tensors[SIZES].tolist()]
@@ -124,63 +120,55 @@ class ImageTextInput(StreamsInput, TextInput):
             return []
         return [(int(m.any(1).sum()), int(m.any(0).sum())) for m in mask]
 
-    # Outputs
-
-    def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
-        if self._answer is not None:
-            return self._answer.next_logits(output, batch)
-        similarity = getattr(output, "logits_per_image", None)
-        if similarity is not None:
-            if scalar == "cosine":
-                pair = (output.image_embeds, output.text_embeds)
-                image, text = (e / e.norm(dim=-1, keepdim=True) for e in pair)
-                return (image * text).sum(-1, keepdim=True)
-            return similarity.diagonal()[:, None]  # each image with its own text
-        logits = logits_of(output)
-        if logits.ndim == 3 and logits.shape[1] == batch.tensors[self.main].shape[1]:
-            return logits[torch.arange(len(logits)), last_real(batch.real_BN).to(logits.device)]
-        return None
-
-    def picture(self, batch: Batch, row: int) -> str | None:
-        """Return what the model saw; for packed patches (Qwen2-VL) the picture as given. Boxes have none."""
-        if isinstance(self._image, ImageInput) and SIZES not in batch.tensors:
-            return self._image.picture(batch, row)
-        image = batch.raw[row][0]
-        return jpeg_uri(np.asarray(image)) if hasattr(image, "convert") else None
-
-    # Units
-
-    def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
-        if stream == "image":
-            return self._image, batch
-        if stream == "target" and self._answer is not None:
-            return self._answer.part(batch)
-        if stream == "text" and self.image_token() is None:
-            return self._text, batch
-        if stream == "queries":
-            return LearnedPositions(self.model, self.main), batch
-        return self, batch
-
     def image_token(self) -> int | None:
         """The id that marks an image token inside the text (LLaVA and its kin)."""
         ids = (getattr(self.config, name, None) for name in ("image_token_id", "image_token_index"))
         return next((int(i) for i in ids if i is not None), None)
 
-    def places(self, batch: Batch) -> Tensor | None:
+    def covered(self, batch: Batch) -> Tensor | None:
         token = self.image_token()
         return None if token is None else batch.tensors[self.main] == token
 
+
+class ImageTextPlace(TextPlace):
+    """Tokens of the text; patches or boxes beside them, or at their places."""
+
+    read: ImageTextRead
+
+    def form(self, batch: Batch) -> tuple[Any, ...]:
+        """The number of patches of an image decides the number of positions."""
+        shape = tuple(batch.tensors[self.read.image].shape[1:]) if SIZES not in batch.tensors else ()
+        return (shape, *sorted(set(self.read.forms(batch))))
+
+    def picture(self, batch: Batch, row: int) -> str | None:
+        """Return what the model saw; for packed patches (Qwen2-VL) the picture as given. Boxes have none."""
+        if isinstance(self.read.images.mask, ImageMask) and SIZES not in batch.tensors:
+            return self.read.images.place.picture(batch, row)
+        image = batch.raw[row][0]
+        return jpeg_uri(np.asarray(image)) if hasattr(image, "convert") else None
+
+    def part(self, stream: str, batch: Batch) -> tuple[Modality | None, Batch]:
+        if stream == "image":
+            return self.read.images, batch
+        if stream == "target" and self.read.answer is not None:
+            return self.read.answer.part(batch)
+        if stream == "text" and self.read.image_token() is None:
+            return self.read.text, batch
+        if stream == "queries":
+            return LearnedPositions(self.read.model, self.read.main), batch
+        return None, batch
+
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        tokens = batch.tensors[self.main].shape[1]
-        texts = self._text.units(batch, tokens, 0, None)
+        tokens = batch.tensors[self.read.main].shape[1]
+        texts = self.read.text.place.units(batch, tokens, 0, None)
         if length == tokens:
             return self._marked(batch, texts, grid)
-        mask, sizes = batch.tensors.get("pixel_mask"), self._forms(batch)
+        mask, sizes = batch.tensors.get("pixel_mask"), self.read.forms(batch)
         if grid is not None and mask is not None and mask.ndim == 3:
             # ViLT leaves out patches of padding: these rows and columns hold a picture.
             small = nn.functional.interpolate(mask[None].float(), size=grid).bool()[0, 0]
             grid = int(small.any(1).sum()), int(small.any(0).sum())
-        images = self._image.units(batch, length - tokens, None, grid)
+        images = self.read.images.place.units(batch, length - tokens, None, grid)
         if sizes:
             images = [replace(u, image_size=(high, wide)) for u, (high, wide) in zip(images, sizes, strict=True)]
         order = (images, texts) if front else (texts, images)
@@ -188,16 +176,16 @@ class ImageTextInput(StreamsInput, TextInput):
 
     def _marked(self, batch: Batch, texts: list[Units], grid: tuple[int, int] | None) -> list[Units]:
         """Tokens at the image's places belong to the image, or to the queries that read it."""
-        token, result = self.image_token(), []
+        token, result = self.read.image_token(), []
         # BLIP-2 puts the outputs of its own queries at these places; the patches that they read are another stream.
-        asks = getattr(self.config, "num_query_tokens", None) is not None
+        asks = getattr(self.read.config, "num_query_tokens", None) is not None
         stream, label = ("queries", "[query {}]") if asks else ("image", "image {}")
         for row, units in enumerate(texts):
-            ids = batch.tensors[self.main][row]
+            ids = batch.tensors[self.read.main][row]
             images = (ids[batch.real_BN[row]] == token).tolist() if token is not None else [False] * len(units)
-            size = tuple(batch.tensors[self.image].shape[-2:])
+            size = tuple(batch.tensors[self.read.image].shape[-2:])
             if SIZES in batch.tensors:
-                grid, size = self._pixels.token_grid(batch.tensors[SIZES][row])
+                grid, size = self.read.pixels.read.token_grid(batch.tensors[SIZES][row])
             fits = grid is not None and sum(images) == grid[0] * grid[1] and stream == "image"
             numbers = iter(range(sum(images)))
             named = zip(images, units.labels, strict=True)
@@ -219,52 +207,97 @@ class ImageTextInput(StreamsInput, TextInput):
         rest = length - keep_BN.shape[1]
         if rest <= 0:
             return keep_BN[:, :length]
-        image_BN = self._image.keep(batch, rest, None)
+        image_BN = self.read.images.place.keep(batch, rest, None)
         return torch.cat([image_BN, keep_BN] if front else [keep_BN, image_BN], 1)
 
-    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
+
+class ImageTextMask(StreamsMask, TextMask):
+    """Other tokens and other pixels stand in place of masked ones."""
+
+    read: ImageTextRead
+
+    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality | None) -> list[StreamInput]:
         stream_inputs = super().stream_inputs(stream, layout, placed, whole)
-        if self.image_token() is None or "image" in layout:
+        if self.read.image_token() is None or "image" in layout:
             return stream_inputs
         for units in placed.units:
-            require_pixels(units, isinstance(self._image, ImageInput), "gradients at pixels cannot be assigned to them")
-        return [*stream_inputs, TokenPixels(placed, "image", self._pixels, layout[stream])]
+            of_pixels = isinstance(self.read.images.mask, ImageMask)
+            require_pixels(units, of_pixels, "gradients at pixels cannot be assigned to them")
+        return [*stream_inputs, TokenPixels(placed, "image", self.read.pixels, layout[stream])]
 
     @property
     def replacements(self) -> tuple[str, ...]:
         """Of the text, then of the image: each stream takes the one it has. Deleting would move the rest."""
-        known = [r for r in self._text.replacements if r in {"mask", "unk", "pad"}]
-        return (*known, *self._image.replacements)
+        known = [r for r in self.read.text.mask.replacements if r in {"mask", "unk", "pad"}]
+        return (*known, *self.read.images.mask.replacements)
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
-        if self.image_token() is None:
+        if self.read.image_token() is None:
             return super().owners(units, one)
-        require_pixels(units, isinstance(self._image, ImageInput), "they cannot be masked one by one")
+        require_pixels(units, isinstance(self.read.images.mask, ImageMask), "they cannot be masked one by one")
         # Patches that are a stream of their own (BLIP-2) come first.
         tokens = [i for i, s in enumerate(units.stream) if s != "target"][-int(one.real_BN.sum()) :]
-        owners = {self.main: owners_of_words(units, tokens, one.real_BN[0])}
-        owners[self.image] = self._pixels.owners_of_pixels(units, one)
+        owners = {self.read.main: owners_of_words(units, tokens, one.real_BN[0])}
+        owners[self.read.image] = self.read.pixels.owners_of_pixels(units, one)
         answer = [i for i, s in enumerate(units.stream) if s == "target"]
         if answer:
-            part, view = self.part("target", one)
+            part, view = self.place.part("target", one)
+            assert part is not None
             owners[part.main] = owners_of_words(units, answer, view.real_BN[0])
         return owners
 
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
         """Return another word for tokens of the text, other pixels for those of the image."""
-        if self.image_token() is None:
+        if self.read.image_token() is None:
             return super().filling(name, units, one, pool)
         require_known(self, name)
-        word = self._text.replacement_id(fitting(self._text, name))
-        if word == self.image_token():
+        words, pixels = self.read.text.mask, self.read.pixels
+        assert isinstance(words, TextMask)
+        word = words.replacement_id(fitting(words, name))
+        if word == self.read.image_token():
             raise BadInput(f"replace={name!r} is the token that holds the place of an image: choose another.")
-        background = self._pixels.background(self._pixels.pixels_of(one), fitting(self._image, name))
-        filling = {self.main: torch.full_like(one.tensors[self.main], word)}
-        filling[self.image] = self._pixels.numbers_of(one, background[None])
+        background = pixels.background(pixels.read.pixels_of(one), fitting(pixels, name))
+        filling = {self.read.main: torch.full_like(one.tensors[self.read.main], word)}
+        filling[self.read.image] = pixels.read.numbers_of(one, background[None])
         if "target" in units.stream:
-            part, view = self.part("target", one)
+            part, view = self.place.part("target", one)
+            assert part is not None
             filling[part.main] = torch.full_like(view.tensors[part.main], word)
         return [filling]
+
+
+class ImageTextMean(TextMean):
+    """Classes, tokens of an answer, or the similarity of image and text."""
+
+    read: ImageTextRead
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        model = self.read.model
+        self.compares = isinstance(getattr(model, "logit_scale", None), Tensor)
+        self.generates = self.read.answer is not None or type(model).__name__.endswith("ForConditionalGeneration")
+
+    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        # BLIP's own generate reads the padding of its question, so questions are answered one by one.
+        return (batch, target) if self.read.answer is None else self.read.answer.expanded(batch, target, apart=True)
+
+    def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
+        if self.read.answer is not None:
+            return self.read.answer.next_logits(output, batch)
+        similarity = getattr(output, "logits_per_image", None)
+        if similarity is not None:
+            if scalar == "cosine":
+                pair = (output.image_embeds, output.text_embeds)
+                image, text = (e / e.norm(dim=-1, keepdim=True) for e in pair)
+                return (image * text).sum(-1, keepdim=True)
+            return similarity.diagonal()[:, None]  # each image with its own text
+        logits = logits_of(output)
+        if logits.ndim == 3 and logits.shape[1] == batch.tensors[self.read.main].shape[1]:
+            return logits[torch.arange(len(logits)), last_real(batch.real_BN).to(logits.device)]
+        return None
+
+
+ImageTextInput = Modality.of(ImageTextRead, ImageTextPlace, ImageTextMask, ImageTextMean)
 
 
 def owners_of_words(units: Units, tokens: list[int], keep_N: Tensor) -> Tensor:
@@ -275,7 +308,7 @@ def owners_of_words(units: Units, tokens: list[int], keep_N: Tensor) -> Tensor:
     return owner_N
 
 
-def encoded_pairs(modality: ImageTextInput, raw: Sequence[Raw]) -> tuple[dict[str, Tensor], Pairs, list[str | None]]:
+def encoded_pairs(read: ImageTextRead, raw: Sequence[Raw]) -> tuple[dict[str, Tensor], Pairs, list[str | None]]:
     """Tensors, the (image, text) pairs, and the answers that were given with them."""
     pairs: Pairs = []
     answers: list[str | None] = []
@@ -284,45 +317,45 @@ def encoded_pairs(modality: ImageTextInput, raw: Sequence[Raw]) -> tuple[dict[st
         answered = several and isinstance(one[1], str)
         pairs.append(_pair(one[0] if answered else one))
         answers.append(one[1] if answered else None)
-    if modality.image in BOX_FEATURES:
-        return _with_regions(modality, pairs), pairs, answers
-    processor = modality.processor
+    if read.image in BOX_FEATURES:
+        return _with_regions(read, pairs), pairs, answers
+    processor = read.processor
     if processor is None or not hasattr(processor, "image_processor"):
         raise MissingProcessor(
             "an image with a text needs the model's processor: pass processor=AutoProcessor.from_pretrained(…), "
             "or give tensors ({'input_ids': …, 'pixel_values': …}) instead."
         )
-    token = None if modality.image_token() is None else getattr(processor, "image_token", None)
+    token = None if read.image_token() is None else getattr(processor, "image_token", None)
     if not isinstance(token, str):
         token = ""  # which every text holds
     # The image goes in front where the user's text does not mark its place.
     pairs = [(open_image(image), text if token in text else f"{token}\n{text}") for image, text in pairs]
     # SigLIP was trained on texts filled up to one length, and takes no mask: padding is part of what it reads.
-    masked = "attention_mask" in getattr(modality.tokenizer, "model_input_names", ("attention_mask",))
+    masked = "attention_mask" in getattr(read.tokenizer, "model_input_names", ("attention_mask",))
     images, texts = [image for image, _ in pairs], [text for _, text in pairs]
     padding: Any = True if masked else "max_length"
     encoded = processed(processor, images=images, text=texts, return_tensors="pt", padding=padding)
     return dict(encoded), pairs, answers
 
 
-def _with_regions(modality: ImageTextInput, pairs: Pairs) -> dict[str, Tensor]:
+def _with_regions(read: ImageTextRead, pairs: Pairs) -> dict[str, Tensor]:
     """Vectors of image regions come as a mapping of arrays, one row per region; a detector made them."""
     regions: list[dict[str, Tensor]] = []
     for vectors, _ in pairs:
-        if not isinstance(vectors, Mapping) or modality.image not in vectors:
+        if not isinstance(vectors, Mapping) or read.image not in vectors:
             raise BadInput(
-                f"{type(modality.model).__name__} reads vectors of image regions, which a detector makes: give "
-                f"({{'{modality.image}': array, …}}, text) instead of an image, or tensors."
+                f"{type(read.model).__name__} reads vectors of image regions, which a detector makes: give "
+                f"({{'{read.image}': array, …}}, text) instead of an image, or tensors."
             )
         regions.append({k: torch.as_tensor(v) for k, v in vectors.items()})
-    tensors = dict(modality._text.encode([text for _, text in pairs]).tensors)
+    tensors = dict(read.text.read.encode([text for _, text in pairs]).tensors)
     for name in regions[0]:
         tensors[name] = pad_sequence([r[name] for r in regions], batch_first=True)
-    counts = torch.tensor([len(r[modality.image]) for r in regions])
+    counts = torch.tensor([len(r[read.image]) for r in regions])
     real = torch.arange(int(counts.max())) < counts[:, None]
-    if "visual_attention_mask" in modality.parameters:
+    if "visual_attention_mask" in read.parameters:
         tensors.setdefault("visual_attention_mask", real.long())
-    if "visual_token_type_ids" in modality.parameters:
+    if "visual_token_type_ids" in read.parameters:
         tensors.setdefault("visual_token_type_ids", torch.ones_like(real, dtype=torch.long))
     return tensors
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered, shown
-from whyformer.inputs.base import Modality
+from whyformer.inputs.base import Mean, Read
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.families import says_tokens, task_of
 from whyformer.loan.borrow import known_about
@@ -24,36 +24,36 @@ ENOUGH = 16  # tokens of a longer text that are tried
 LOOKED_AT = 16  # positions before the changed one
 
 
-def is_causal(modality: Modality, batch: Batch) -> bool:
+def is_causal(mean: Mean, batch: Batch) -> bool:
     """Return whether the model predicts tokens and is causal: its output at the last position is the next token."""
-    if modality.generates or not says_tokens(modality.model) or task_of(modality.model).endswith("ForMaskedLM"):
+    model = mean.read.model
+    if mean.generates or not says_tokens(model) or task_of(model).endswith("ForMaskedLM"):
         return False
     # A decoder that reads another stream as well, or a vision-language model: PaliGemma's prompt looks ahead, and what
     # follows it is predicted at its end nevertheless.
-    if modality.multi_input or task_of(modality.model).endswith("ForConditionalGeneration"):
+    if mean.read.joint or task_of(model).endswith("ForConditionalGeneration"):
         return True
-    return ignores_later_tokens(modality, batch)
+    return ignores_later_tokens(mean.read, batch)
 
 
-def ignores_later_tokens(modality: Modality, batch: Batch) -> bool:
+def ignores_later_tokens(read: Read, batch: Batch) -> bool:
     """Return whether no position looks ahead, so that one pass predicts every token of an answer."""
-    known = known_about(modality.model)
+    known = known_about(read.model)
     key = "causal" if "token_type_ids" not in batch.tensors else ("causal", "token_type_ids")
     if key not in known:
-        known[key] = _ignores_later_tokens(modality, batch)
+        known[key] = _ignores_later_tokens(read, batch)
     return bool(known[key])
 
 
-def require_next_token(modality: Modality, batch: Batch, wishes: str) -> None:
+def require_next_token(mean: Mean, batch: Batch, wishes: str) -> None:
     """Raise if the model does not predict the next token. wishes: the options that need it."""
-    if not is_causal(modality, batch):
-        raise NotOffered(
-            f"{wishes} for models that predict the next token, and {type(modality.model).__name__} does not: omit that."
-        )
+    if not is_causal(mean, batch):
+        name = type(mean.read.model).__name__
+        raise NotOffered(f"{wishes} for models that predict the next token, and {name} does not: omit that.")
 
 
 @torch.no_grad()
-def _ignores_later_tokens(modality: Modality, batch: Batch) -> bool:
+def _ignores_later_tokens(read: Read, batch: Batch) -> bool:
     """Return whether the logits stay when the last token is another one, in one pass."""
     if batch.keep_BN is None:
         return False
@@ -66,13 +66,13 @@ def _ignores_later_tokens(modality: Modality, batch: Batch) -> bool:
         tensors = {k: v[:, :ENOUGH] for k, v in tensors.items()}  # a model that looks ahead does so early, too
     if length == 1:
         tensors = {k: v.repeat_interleave(2, 1) if v.ndim > 1 and v.shape[1] == 1 else v for k, v in tensors.items()}
-    ids = tensors[modality.main].clone()
-    ids[1, -1] = _another(modality, ids[0])
+    ids = tensors[read.main].clone()
+    ids[1, -1] = _another(read, ids[0])
     # A few positions from all over the text: logits of a large vocabulary at all of them would fill the memory.
     last = ids.shape[1] - 2
     before = torch.linspace(0, last, min(LOOKED_AT, last + 1)).round().long().unique()
-    batch, extra = replace(pair, tensors=tensors | {modality.main: ids}), kept_logits(modality, before)
-    logits = logits_of(modality.call(batch, **extra))
+    batch, extra = replace(pair, tensors=tensors | {read.main: ids}), kept_logits(read, before)
+    logits = logits_of(read.call(batch, **extra))
     if logits.ndim != 3:  # a class of the user's that chose the position itself
         return True
     rows = slice(None) if extra else before.to(logits.device)
@@ -80,16 +80,16 @@ def _ignores_later_tokens(modality: Modality, batch: Batch) -> bool:
     return moved <= UNSEEN.get(logits.dtype, UNSEEN_IN_HALF) * max(float(logits.abs().max()), 1e-6)
 
 
-def kept_logits(modality: Modality, positions: Tensor) -> dict[str, Tensor]:
+def kept_logits(read: Read, positions: Tensor) -> dict[str, Tensor]:
     """Return the argument by which a model computes its logits at some positions only, where it has one."""
-    if "logits_to_keep" not in modality.parameters:
+    if "logits_to_keep" not in read.parameters:
         return {}
-    return {"logits_to_keep": modality.move(positions)}
+    return {"logits_to_keep": read.move(positions)}
 
 
-def _another(modality: Modality, ids: Tensor) -> int:
+def _another(read: Read, ids: Tensor) -> int:
     """Return a token other than the last of the text, not a special one if possible."""
-    table, text, special = modality.embedding(), ids.tolist(), modality.special_ids()
+    table, text, special = read.embedding(), ids.tolist(), read.special_ids()
     known = (*dict.fromkeys(text), *range(table.num_embeddings if table is not None else 0))
     others = [token for token in known if token != text[-1]] or text[-1:]
     return next((token for token in others if token not in special), others[0])
@@ -98,13 +98,13 @@ def _another(modality: Modality, ids: Tensor) -> int:
 # Where a text is explained
 
 
-def at_positions(modality: Modality, batch: Batch, target: Any) -> Batch:
+def at_positions(read: Read, batch: Batch, target: Any) -> Batch:
     """Store the positions that targets name, counted among the real tokens of each text."""
     wanted = target if isinstance(target, list) else [target] * batch.size
     if batch.positions or batch.spans or not any(isinstance(t, Target) and t.position is not None for t in wanted):
         return batch
     keep = batch.keep_BN
-    if keep is None or (modality.multi_input and modality.kind != "language") or modality.compares:
+    if keep is None or (read.joint and read.kind != "language"):
         raise BadInput("Target(position=…) is for models of one text: omit the position here.")
     positions = []
     for want, count in zip(wanted, keep.sum(1).tolist(), strict=True):

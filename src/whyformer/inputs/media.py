@@ -308,7 +308,7 @@ class MediaPixels(StreamInput):
         self.kind, self.name = kind, name
 
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
-        units, tiles = self.units(row), self.part._require_tiles(self.placed.batch, "they have no pixels", row)
+        units, tiles = self.units(row), self.part.require_tiles(self.placed.batch, "they have no pixels", row)
         own = [tile for tile in tiles if tile.kind == self.kind]
         owner = owners_of(own, {self.name: self._own(row, numbers)})[self.name].flatten()
         tokens = sum(len(tile.tokens) for tile in own)
@@ -316,8 +316,8 @@ class MediaPixels(StreamInput):
         sums = flat.new_zeros(tokens + 1)  # the last one is of numbers that belong to no token
         how = "amax" if largest else "sum"
         sums = sums.scatter_reduce(0, torch.where(owner < 0, tokens, owner), flat, how, include_self=not largest)
-        ids = self.placed.batch.tensors[self.part.main][row][self.placed.batch.real_BN[row]].tolist()
-        return at_units([token == self.part.place_ids[self.kind] for token in ids][: len(units)], sums[:tokens])
+        ids = self.placed.batch.tensors[self.part.read.main][row][self.placed.batch.real_BN[row]].tolist()
+        return at_units([token == self.part.read.place_ids[self.kind] for token in ids][: len(units)], sums[:tokens])
 
     def _own(self, row: int, numbers: Tensor) -> Tensor:
         facts = self.placed.batch.encodings[row] if self.placed.batch.encodings else {}
@@ -337,7 +337,7 @@ class MediaPixels(StreamInput):
         return ("mean", "zero", "blur") if empty else ("zero", "mean", "blur")
 
     def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
-        tiles = self.part._require_tiles(self.placed.batch, "they have no baseline", row)
+        tiles = self.part.require_tiles(self.placed.batch, "they have no baseline", row)
         result = numbers.clone()
         own = self._own(row, numbers)
         result[tuple(slice(size) for size in own.shape)] = filled(

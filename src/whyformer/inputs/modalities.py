@@ -19,6 +19,7 @@ from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Raw, are_flags, are_tensors, as_list, is_single, named_tensors, signature_of
 from whyformer.inputs.checkpoint import loaded, tokenizer_of
+from whyformer.inputs.decoding import ASKED, Asked
 from whyformer.inputs.detection import DetectionInput
 from whyformer.inputs.families import (
     BOX_FEATURES,
@@ -54,6 +55,13 @@ class Source:
     size: int
     raw: tuple[Raw, ...] = ()
     single: bool = False  # one raw input, not a list of them
+    asked: Asked = ASKED
+
+    def asking(self, **wishes: Any) -> Source:
+        """Return these inputs with what is asked of them; raise where that cannot be asked."""
+        asked = replace(self.asked, **wishes)
+        asked = replace(asked, segments=self.modality.read.allowed(asked.decoding, asked.segments))
+        return replace(self, asked=asked, whole=None if self.whole is None else replace(self.whole, asked=asked))
 
     def batch(self, rows: Sequence[int] | None = None) -> Batch:
         """Return some of the inputs (None: all), padded among themselves; an error of one of them names it."""
@@ -61,7 +69,7 @@ class Source:
             return self.whole if rows is None else self.whole.select(rows)
         raw = list(self.raw) if rows is None else [self.raw[i] for i in rows]
         try:
-            return self.modality.encode(raw)
+            return self.modality.read.batch(raw, self.asked)
         except MissingProcessor:
             raise
         except BadInput as error:
@@ -80,7 +88,7 @@ class Source:
         first, fine = None, False
         for place, one in enumerate(raw):
             try:
-                self.modality.encode([one])
+                self.modality.read.batch([one], self.asked)
                 fine = True
             except BadInput as error:
                 first = place if first is None and str(error) == message else first
@@ -93,14 +101,14 @@ def source_of(modality: Modality, inputs: Any) -> Source:
     """Wrap what was given; raw inputs are encoded later."""
     if isinstance(inputs, Iterator) and not hasattr(inputs, "read"):  # an open file is one as well
         raise BadInput(f"the inputs are a {type(inputs).__name__}, which can be read only once: pass list(…) of it.")
-    known = modality.read(inputs)
+    known = modality.read.ready(inputs)
     if known is not None:
         batch, single = known
         return Source(modality, batch, batch.size, single=single)
     if isinstance(inputs, Set):
         raise BadInput("the inputs are a set, which has no order: pass a list of them.")
     if isinstance(inputs, Mapping) or (isinstance(inputs, list) and inputs and isinstance(inputs[0], (Mapping, list))):
-        inputs = modality.from_messages(inputs)
+        inputs = modality.read.from_messages(inputs)
     if isinstance(inputs, Mapping) and "text" in inputs and {"image", "images", "video", "videos"} & set(inputs):
         if reads_images(modality.model):  # not as VisionLanguageInput has it
             raise BadInput("images in a prompt need transformers 5: install it, or pass one image as (image, text).")
@@ -138,7 +146,7 @@ KINDS: list[tuple[Recognises, Makes]] = [
 ]
 
 # Texts that are explained at one token, by the end of the model's class name in transformers.
-TASKS: dict[str, type[TextInput]] = {
+TASKS: dict[str, Makes] = {
     "QuestionAnswering": SpanInput,
     "QuestionAnsweringSimple": SpanInput,
     "TokenClassification": TokenLabelInput,
@@ -240,7 +248,7 @@ def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:
         kind = TASKS.get(task_of(model).rpartition("For")[2], TextInput)
         tokenizer = tokenizer_of(model) if processor is None else processor
         text = kind(model, tokenizer, main="input_ids" if "input_ids" in tensors else ids[0])
-        known = getattr(model, "main_input_name", None) in text.parameters  # by name, as in all of transformers
+        known = getattr(model, "main_input_name", None) in text.read.parameters  # by name, as in all of transformers
         return text if known else _by_use(text, inputs)
     video = next((name for name in VIDEOS if name in floats and tensors[name].ndim == 5), None)
     if video is not None:
@@ -256,13 +264,13 @@ def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     return _of_columns(model, processor, inputs)
 
 
-def _of_columns(model: nn.Module, processor: Any, inputs: Any) -> TensorInput:
-    return TensorInput(model, processor, example=TensorInput(model, processor).adopt(inputs))
+def _of_columns(model: nn.Module, processor: Any, inputs: Any) -> Modality:
+    return TensorInput(model, processor, example=TensorInput(model, processor).read.adopt(inputs))
 
 
-def _by_use(text: TextInput, inputs: Any) -> Modality:
+def _by_use(text: Modality, inputs: Any) -> Modality:
     """Return the modality of one sequence of tokens or two, by what the model does with its arguments."""
-    sequences = sequences_of(text, inputs)
+    sequences = sequences_of(text.read, inputs)
     if sequences is None:
         return text
     if sequences.in_line:
@@ -270,8 +278,8 @@ def _by_use(text: TextInput, inputs: Any) -> Modality:
     source, *others = sequences.own or (text.main,)
     modality = Seq2SeqInput(text.model, text.processor, source, others[0]) if others else text
     scored = {modality.main, *others[:1]}
-    modality.unscored = tuple(name for name in (*sequences.own, *sequences.unscored) if name not in scored)
-    modality.passes = sequences.passes
+    modality.read.unscored = tuple(name for name in (*sequences.own, *sequences.unscored) if name not in scored)
+    modality.read.passes = sequences.passes
     return modality
 
 

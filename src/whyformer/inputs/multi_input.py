@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered, NotOverUnits, UnknownName
 from whyformer.inputs.audio import AudioInput
-from whyformer.inputs.base import LearnedPositions, Modality
+from whyformer.inputs.base import LearnedPositions, Mask, Mean, Modality, Place, Read
 from whyformer.inputs.batch import NOT_THE_MODELS, Batch, Filling, Placed, Raw, SamplePool, signature_of
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.decoding import Decoding
@@ -20,18 +20,17 @@ from whyformer.inputs.families import LATE, SIDES, task_of
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.language import last_real
 from whyformer.inputs.stream_inputs import Layout, StreamInput, Vectors
-from whyformer.inputs.text import TextInput
+from whyformer.inputs.text import TextInput, TextMask, TextPlace, TextRead
 from whyformer.inputs.tokens import bare
 from whyformer.inputs.units import Column, pick
 from whyformer.results.types import Units
 from whyformer.targets import logits_of
 
 
-class VectorInput(Modality):
+class VectorRead(Read):
     """Vectors of regions of an image, given as a (B, N, D) tensor. boxes: the argument with their coordinates."""
 
     stream = "image"
-    replacements = ("zero", "mean")
 
     def __init__(self, model: nn.Module, main: str, word: str = "box", boxes: str | None = None) -> None:
         super().__init__(model)
@@ -40,15 +39,21 @@ class VectorInput(Modality):
     def encode(self, raw: Sequence[Raw]) -> Batch:
         raise NotOffered(f"{self.main} holds vectors that another model made: pass them as a tensor.")
 
+
+class VectorPlace(Place):
+    """Regions, with their boxes where these are given."""
+
+    read: VectorRead
+
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        places = None if self.boxes is None else batch.tensors.get(self.boxes)
+        places = None if self.read.boxes is None else batch.tensors.get(self.read.boxes)
         result = []
         for row, keep in enumerate(self.keep(batch, length, front)):
             real, boxes = keep.nonzero()[:, 0].tolist(), None
             if places is not None and places.ndim == 3 and places.shape[2] >= 4:
                 boxes = tuple(tuple(float(x) for x in places[row, i, :4]) for i in real)
-            labels = tuple(f"{self.word} {i}" for i in real)
-            result.append(Units(labels, (False,) * len(real), (self.stream,) * len(real), boxes=boxes))
+            labels = tuple(f"{self.read.word} {i}" for i in real)
+            result.append(Units(labels, (False,) * len(real), (self.read.stream,) * len(real), boxes=boxes))
         return result
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
@@ -58,14 +63,27 @@ class VectorInput(Modality):
                 return mask.bool()
         return keep
 
-    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
+
+class VectorMask(Mask):
+    """Vectors of zeros, or the mean vector of the input."""
+
+    replacements = ("zero", "mean")
+
+    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality | None) -> list[StreamInput]:
         return [Vectors(placed, stream, self, layout[stream])]
 
 
-class StreamsInput(Modality):
-    """Several streams, each of them masked by its own modality. Abstract, a mixin."""
+VectorInput = Modality.of(VectorRead, VectorPlace, VectorMask)
 
-    multi_input, kind = True, "streams"
+
+class StreamsRead(Read):
+    """Several streams, none of which is the whole input. Abstract, a mixin."""
+
+    joint, kind = True, "streams"
+
+
+class StreamsMask(Mask):
+    """Each stream is masked by its own modality. A mixin."""
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         return owners_by_stream(self, units, one)
@@ -76,49 +94,50 @@ class StreamsInput(Modality):
         return filling_by_stream(self, name, units, one)
 
 
-def _streams(modality: Modality, units: Units, one: Batch) -> Iterator[tuple[Modality, Batch, list[int], Units]]:
-    """Yield the modality of each stream, the input as it reads it, and the numbers and names of its units."""
+def _streams(mask: Mask, units: Units, one: Batch) -> Iterator[tuple[Mask, Batch, list[int], Units]]:
+    """Yield how each stream is masked, the input as it reads it, and the numbers and names of its units."""
     for stream in dict.fromkeys(units.stream):
         members = [i for i, s in enumerate(units.stream) if s == stream]
-        yield *modality.part(stream, one), members, pick(units, members)
+        part, view = mask.place.part(stream, one)
+        yield part.mask if part is not None else mask, view, members, pick(units, members)
 
 
-def owners_by_stream(modality: Modality, units: Units, one: Batch) -> dict[str, Tensor]:
+def owners_by_stream(mask: Mask, units: Units, one: Batch) -> dict[str, Tensor]:
     """Return the unit of each entry, of all streams."""
     owners = {}
-    for part, view, members, own in _streams(modality, units, one):
+    for part, view, members, own in _streams(mask, units, one):
         for name, owner in part.owners(own, view).items():
             owners[name] = torch.tensor([*members, -1], device=owner.device)[owner]  # -1 stays
     return owners
 
 
-def filling_by_stream(modality: Modality, name: str | int, units: Units, one: Batch) -> list[Filling]:
+def filling_by_stream(mask: Mask, name: str | int, units: Units, one: Batch) -> list[Filling]:
     """Return the baseline of all streams; ``name`` goes to those that have it (ids go to text)."""
-    require_known(modality, name)
+    require_known(mask, name)
     filling: Filling = {}
-    for part, view, _, own in _streams(modality, units, one):
+    for part, view, _, own in _streams(mask, units, one):
         filling |= part.filling(fitting(part, name), own, view)[0]
     return [filling]
 
 
-def require_known(modality: Modality, replacement: str | int) -> None:
+def require_known(mask: Mask, replacement: str | int) -> None:
     """Raise if no stream has the replacement: it would be ignored."""
-    if not modality.takes_token_ids if isinstance(replacement, int) else replacement not in modality.replacements:
-        hint = "A token id (an integer) works too." if modality.takes_token_ids else ""
-        raise UnknownName("replacement", replacement, modality.replacements, hint)
+    if not mask.takes_token_ids if isinstance(replacement, int) else replacement not in mask.replacements:
+        hint = "A token id (an integer) works too." if mask.takes_token_ids else ""
+        raise UnknownName("replacement", replacement, mask.replacements, hint)
 
 
-def fitting(part: Modality, replacement: str | int) -> Any:
+def fitting(part: Mask, replacement: str | int) -> Any:
     """Return the replacement that was asked for if this stream has it, else its first one that keeps the length."""
     offered = [r for r in part.replacements if r not in {"delete", "attention_mask"}]
-    if part.embeds:
+    if part.read.embeds:
         if isinstance(replacement, int) or replacement in offered:
             return replacement
         return offered[0] if offered else 0  # no tokenizer, no config: the first token of the vocabulary
     return replacement if replacement in offered or not offered else offered[0]
 
 
-class SimilarityInput(StreamsInput, TextInput):
+class SimilarityRead(StreamsRead, TextRead):
     """A pair of texts per input; units are the tokens of both, and the cosine of their two vectors is explained.
 
     The vector of a text is the model's own (``sentence_embedding``, ``text_embeds``), else the mean of its last hidden
@@ -127,31 +146,19 @@ class SimilarityInput(StreamsInput, TextInput):
     are named ``a_input_ids``, ``b_input_ids``, and so on.
     """
 
-    compares = True
     stream = "a"
 
     def __init__(self, model: nn.Module, processor: Any = None) -> None:
         processor = processor if processor is not None else getattr(model, "tokenizer", None)
         super().__init__(model, processor, main="a_input_ids")
-        self._sides = {side: TextInput(model, processor, main=f"{side}_input_ids") for side in SIDES}
-        self._plain = TextInput(model, processor)
-
-    def scalar(self, scalar: str) -> str:
-        if scalar not in {"logit", "centred", "cosine", "maxsim"}:
-            raise NotOffered(
-                f"scalar={scalar!r}: the similarity of two texts is explained as scalar='cosine', or 'maxsim' (late "
-                "interaction)."
-            )
-        late = scalar == "maxsim" or (scalar != "cosine" and task_of(self.model).endswith(LATE))
-        return "maxsim" if late else "cosine"
-
-    # Inputs
+        self.sides = {side: TextInput(model, processor, main=f"{side}_input_ids") for side in SIDES}
+        self.plain = TextInput(model, processor)
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
         for pair in raw:
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 raise BadInput(f"expected a pair of texts, got {type(pair).__name__}: {str(pair)[:60]!r}")
-        encoded = {side: self._plain.encode([pair[i] for pair in raw]) for i, side in enumerate(SIDES)}
+        encoded = {side: self.plain.read.encode([pair[i] for pair in raw]) for i, side in enumerate(SIDES)}
         tensors = {f"{side}_{k}": v for side, batch in encoded.items() for k, v in batch.tensors.items()}
         for side, batch in encoded.items():
             tensors.setdefault(f"{side}_attention_mask", batch.real_BN.long())
@@ -172,11 +179,6 @@ class SimilarityInput(StreamsInput, TextInput):
         for side in SIDES:
             named.setdefault(f"{side}_attention_mask", torch.ones_like(named[f"{side}_input_ids"]))
         return Batch(named)
-
-    def inputs(self, batch: Batch) -> list[tuple[Tensor, str]]:
-        return [(batch.tensors[f"{side}_input_ids"], side) for side in SIDES]
-
-    # Outputs
 
     def call(self, batch: Batch, **extra: Any) -> Any:
         return tuple(self._read(batch, side, **extra) for side in SIDES)
@@ -202,6 +204,46 @@ class SimilarityInput(StreamsInput, TextInput):
         assert shares is not None
         return Side(shares.sum(1), shares, hidden, mask)
 
+
+class SimilarityPlace(TextPlace):
+    """The tokens of both texts."""
+
+    read: SimilarityRead
+
+    def inputs(self, batch: Batch) -> list[tuple[Tensor, str]]:
+        return [(batch.tensors[f"{side}_input_ids"], side) for side in SIDES]
+
+    def part(self, stream: str, batch: Batch) -> tuple[Modality | None, Batch]:
+        tensors = {k: v for k, v in batch.tensors.items() if k.startswith(f"{stream}_")}
+        facts = tuple(e[stream] for e in batch.encodings)
+        keep = batch.tensors[f"{stream}_attention_mask"].bool()
+        return self.read.sides[stream], replace(batch, tensors=tensors, keep_BN=keep, encodings=facts)
+
+
+class SimilarityMask(StreamsMask, TextMask):
+    """Tokens of both texts are replaced in place."""
+
+    read: SimilarityRead
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        return tuple(r for r in self.read.plain.mask.replacements if r in {"mask", "unk", "pad"}) or ("unk",)
+
+
+class SimilarityMean(Mean):
+    """The cosine of two vectors, or the sum over tokens of a of the largest cosine with a token of b."""
+
+    compares = True
+
+    def scalar(self, scalar: str) -> str:
+        if scalar not in {"logit", "centred", "cosine", "maxsim"}:
+            raise NotOffered(
+                f"scalar={scalar!r}: the similarity of two texts is explained as scalar='cosine', or 'maxsim' (late "
+                "interaction)."
+            )
+        late = scalar == "maxsim" or (scalar != "cosine" and task_of(self.read.model).endswith(LATE))
+        return "maxsim" if late else "cosine"
+
     def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
         a, b = output
         if scalar == "maxsim":
@@ -220,17 +262,8 @@ class SimilarityInput(StreamsInput, TextInput):
         scale = (a_shares.sum(1).norm(dim=-1) * b_shares.sum(1).norm(dim=-1))[:, None, None]
         return torch.einsum("bnd,bmd->bnm", a_shares, b_shares) / scale
 
-    # Units
 
-    def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
-        tensors = {k: v for k, v in batch.tensors.items() if k.startswith(f"{stream}_")}
-        facts = tuple(e[stream] for e in batch.encodings)
-        keep = batch.tensors[f"{stream}_attention_mask"].bool()
-        return self._sides[stream], replace(batch, tensors=tensors, keep_BN=keep, encodings=facts)
-
-    @property
-    def replacements(self) -> tuple[str, ...]:
-        return tuple(r for r in self._plain.replacements if r in {"mask", "unk", "pad"}) or ("unk",)
+SimilarityInput = Modality.of(SimilarityRead, SimilarityPlace, SimilarityMask, SimilarityMean)
 
 
 class Side(NamedTuple):
@@ -262,7 +295,7 @@ def _is_their_mean(vector_BD: Tensor, shares_BND: Tensor | None) -> bool:
     return bool((cosine > 1 - 1e-5).all())
 
 
-class Seq2SeqInput(StreamsInput, TextInput):
+class Seq2SeqRead(StreamsRead, TextRead):
     """A source (text, sound, image) and a target; of a source alone, each token of the greedy answer is explained."""
 
     stream = "source"
@@ -276,62 +309,55 @@ class Seq2SeqInput(StreamsInput, TextInput):
         writes = bool(getattr(self.config, "is_encoder_decoder", False)) and not task_of(model).endswith(heads)
         self.generates = target == "decoder_input_ids" and writes
         kinds = {"input_features": AudioInput, "input_values": AudioInput, "pixel_values": ImageInput}
-        self._source: Modality = kinds.get(source, TextInput)(model, processor, main=source)
-        self._answer = Answer(model, processor, target)
+        self.source: Modality = kinds.get(source, TextInput)(model, processor, main=source)
+        self.answer = Answer(model, processor, target)
 
-    # Inputs
-
-    def ask(self, decoding: Decoding, segments: Any) -> None:
+    def allowed(self, decoding: Decoding, segments: Any) -> Any:
         """Accept only a number of tokens to generate."""
         plain = decoding == Decoding(generate=decoding.generate, seed=decoding.seed)
         if not plain or not isinstance(decoding.generate, int | None):
             raise NotOffered(
                 "span, choices and other settings are for models without an encoder: give generate=<tokens>."
             )
-        if segments != "token":
-            super().ask(decoding, segments)
-        if decoding.generate is not None:
-            self._answer.steps = decoding.generate
+        return segments if segments == "token" else super().allowed(decoding, segments)
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
         if not self.generates:
             return super().encode(raw)
         pairs = [r if isinstance(r, tuple) and len(r) == 2 and isinstance(r[1], str) else (r, None) for r in raw]
-        batch = self._source.encode([source for source, _ in pairs])
-        return self._answer.with_answers(batch, [answer for _, answer in pairs])
+        batch = self.source.read.encode([source for source, _ in pairs])
+        return self.answer.with_answers(batch, [answer for _, answer in pairs])
 
     def adopt(self, tensors: Any) -> Batch:
-        if not isinstance(self._source, TextInput):
-            return self._source.adopt(tensors)
+        if not isinstance(self.source.read, TextRead):
+            return self.source.read.adopt(tensors)
         batch = super().adopt(tensors)
         mask = batch.tensors.get("attention_mask")  # the decoder's mask may have the source's width by chance
         return batch if mask is None else replace(batch, keep_BN=mask.bool())
 
-    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
-        return self._answer.expanded(batch, target) if self.generates else (batch, target)
 
-    # Outputs
+class Seq2SeqPlace(TextPlace):
+    """The units of the source; those of the target are tokens."""
 
-    def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
-        return self._answer.next_logits(output, batch) if self.generates else None
-
-    # Units
+    read: Seq2SeqRead
 
     def settle(self, one: Batch, grid: tuple[int, int] | None) -> int:
-        return self.passes + self._source.settle(one, grid)
+        return self.read.passes + self.read.source.place.settle(one, grid)
 
     def inputs(self, batch: Batch) -> list[tuple[Tensor, str]]:
-        if self.target == "decoder_input_ids":  # as transformers calls it
+        if self.read.target == "decoder_input_ids":  # as transformers calls it
             return super().inputs(batch)
-        return [(batch.tensors[self.main], "source"), (batch.tensors[self.target], "target")]
+        return [(batch.tensors[self.read.main], "source"), (batch.tensors[self.read.target], "target")]
 
     def beside(self, batch: Batch, length: int) -> dict[str, Column]:
-        return {name: (name, ...) for name in self.unscored}
+        return {name: (name, ...) for name in self.read.unscored}
 
-    def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
-        if stream == "target" and (self.target in batch.tensors or isinstance(self._source, TextInput)):
-            return self._answer.part(batch, self.main)
-        return (LearnedPositions(self.model, self.main), batch) if stream == "queries" else (self._source, batch)
+    def part(self, stream: str, batch: Batch) -> tuple[Modality | None, Batch]:
+        if stream == "target" and (self.read.target in batch.tensors or isinstance(self.read.source.read, TextRead)):
+            return self.read.answer.part(batch, self.read.main)
+        if stream == "queries":
+            return LearnedPositions(self.read.model, self.read.main), batch
+        return self.read.source, batch
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         self._require_text()
@@ -343,31 +369,57 @@ class Seq2SeqInput(StreamsInput, TextInput):
 
     def _require_text(self) -> None:
         """Raise for sources other than text: units of all streams are needed only where no streams were found."""
-        if not isinstance(self._source, TextInput):
+        if not isinstance(self.read.source.read, TextRead):
             raise NotOverUnits(
                 "positions of the model's attention cannot be matched with the input: its encoder attends inside "
                 "windows (Donut), or over positions that change from layer to layer."
             )
 
+
+class Seq2SeqMask(StreamsMask, TextMask):
+    """Both streams are masked in place."""
+
+    read: Seq2SeqRead
+
     @property
     def replacements(self) -> tuple[str, ...]:
-        offered = [r for r in self._source.replacements if r not in {"delete", "attention_mask"}]
+        offered = [r for r in self.read.source.mask.replacements if r not in {"delete", "attention_mask"}]
         return tuple(offered) or ("unk",)
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
-        if self.target not in one.tensors:
+        if self.read.target not in one.tensors:
             raise NotOffered("the decoder is fed the source itself, so a feature cannot be masked in one stream alone.")
         return super().owners(units, one)
+
+
+class Seq2SeqMean(Mean):
+    """The next token of the target, where the model generates it."""
+
+    read: Seq2SeqRead
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.generates = self.read.generates
+
+    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        return self.read.answer.expanded(batch, target) if self.generates else (batch, target)
+
+    def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
+        return self.read.answer.next_logits(output, batch) if self.generates else None
+
+
+Seq2SeqInput = Modality.of(Seq2SeqRead, Seq2SeqPlace, Seq2SeqMask, Seq2SeqMean)
+
+
+STEPS = 32  # generated tokens that are explained, unless the target is given
 
 
 class Answer:
     """What a decoder generates after the prefix, the argument ``main``: a stream, explained at its next token."""
 
-    steps = 32  # generated tokens that are explained, unless the target is given
-
     def __init__(self, model: nn.Module, processor: Any, main: str = "decoder_input_ids") -> None:
         self.model, self.main = model, main
-        self.text = TextInput(model, processor, main=main)
+        self.stream, self.text = TextInput(model, processor, main=main), TextRead(model, processor, main)
         self.configs = [self.text.config, getattr(self.text.config, "text_config", None)]
 
     # Inputs
@@ -430,7 +482,9 @@ class Answer:
                 f"(AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq …), or pass {self.main}."
             )
         room = self._named_id("max_target_positions")  # Whisper raises for more
-        steps = self.steps if room is None else min(self.steps, int(room) - 2)
+        wish = batch.asked.decoding.generate
+        steps = wish if isinstance(wish, int) else STEPS
+        steps = steps if room is None else min(steps, int(room) - 2)
         parts = [bare(batch.select([i])) for i in range(batch.size)] if apart else [batch]
         ids: list[list[int]] = []
         for part in parts:
@@ -499,7 +553,7 @@ class Answer:
         return torch.ones_like(ids, dtype=torch.bool)
 
     def part(self, batch: Batch, source: str = "") -> tuple[Modality, Batch]:
-        return self.text, Batch({self.main: self.ids(batch, source)}, keep_BN=self.keep(batch, source))
+        return self.stream, Batch({self.main: self.ids(batch, source)}, keep_BN=self.keep(batch, source))
 
 
 def _facts(batch: Batch) -> tuple[Any, ...]:

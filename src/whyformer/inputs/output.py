@@ -40,25 +40,25 @@ class Output:
                 "text, without past_key_values."
             )
         self.ends_in_sigmoid: bool | None = None  # the model returns probabilities; None until it has run here
-        self.extra: dict[str, Any] = {"use_cache": False} if "use_cache" in modality.parameters else {}
-        config = modality.config
+        self.extra: dict[str, Any] = {"use_cache": False} if "use_cache" in modality.read.parameters else {}
+        config = modality.read.config
         # How many classes there can be, for outputs whose parts have no names.
         sizes = (number_of(config, name) for name in ("num_labels", "vocab_size"))
-        self.sizes = {size for size in (*sizes, len(modality.classes)) if size}
-        self.speaks = modality.generates or says_tokens(self.model)  # classes are tokens
+        self.sizes = {size for size in (*sizes, len(modality.mean.classes)) if size}
+        self.speaks = modality.mean.generates or says_tokens(self.model)  # classes are tokens
         self.causal, self.setup_forwards = False, 0  # rows that ran to find that out
         if self.speaks:
             tried = "causal" in known_about(self.model)
-            self.causal = is_causal(modality, batch)
+            self.causal = is_causal(modality.mean, batch)
             self.setup_forwards = 2 * (int("causal" in known_about(self.model)) - tried)  # a pair of rows
         # Multi-label: each class has a probability of its own.
         problem = getattr(config, "problem_type", None)
         self.independent = problem == "multi_label_classification"
         # The prediction is one of the classes. A detector scores each box, and has one more class: no object.
         estimates = problem == "regression" or task_of(self.model).endswith(("ForRegression", "ForPrediction"))
-        self.chooses = not (estimates or modality.objects or modality.kind == "prompt")
+        self.chooses = not (estimates or modality.mean.objects or modality.kind == "prompt")
         # What exclude each other are classes, whose logits have a mean that does not matter.
-        apart = self.independent or estimates or modality.objects or bool(batch.spans)
+        apart = self.independent or estimates or modality.mean.objects or bool(batch.spans)
         self.scalar = "logit" if apart and scalar == "centred" else scalar
         if estimates and scalar in {"probability", "log_odds"}:
             raise NotOffered(f"scalar={scalar!r}: a regression model has no classes: use scalar='logit'.")
@@ -75,8 +75,8 @@ class Output:
                     "(prompt, answer) has one explanation per token of the answer, which only explain() and check() "
                     "support. Here give one text, the prompt with the answer so far, and the next token as target=."
                 )
-            if modality.decoding.choices:
-                self.choices, self.remarks = choice_tokens(modality, modality.decoding.choices)
+            if batch.asked.decoding.choices:
+                self.choices, self.remarks = choice_tokens(modality.read, batch.asked.decoding.choices)
             self.positions = self.positions or [count - 1 for count in batch.keep_BN.sum(1).tolist()]
 
     def logits(self, batch: Batch) -> Tensor:
@@ -92,10 +92,10 @@ class Output:
                 if self.causal:
                     logits = self._language_model(batch)
                 else:
-                    output = self.modality.call(batch, **self.extra)
-                    if batch is self.batch and self.modality.compares:
-                        self.pairs = self.modality.pairs(output, self.scalar)
-                    its_own = self.modality.logits(output, batch, self.scalar)
+                    output = self.modality.read.call(batch, **self.extra)
+                    if batch is self.batch and self.modality.mean.compares:
+                        self.pairs = self.modality.mean.pairs(output, self.scalar)
+                    its_own = self.modality.mean.logits(output, batch, self.scalar)
                     logits = self.row_per_input(output, batch) if its_own is None else its_own
         finally:
             RUNNING.passes -= 1
@@ -127,7 +127,7 @@ class Output:
             require_forecast(batch, output)
         if logits.ndim < 2:
             logits = logits.reshape(-1, 1)
-        if batch.positions and not self.modality.objects:
+        if batch.positions and not self.modality.mean.objects:
             if logits.ndim != 3 or logits.shape[1] != batch.real_BN.shape[1]:
                 raise BadInput(
                     f"Target(position={batch.positions[0]}): the model returns logits of shape {tuple(logits.shape)}, "
@@ -142,9 +142,9 @@ class Output:
                 "encoder of texts, a pair (a, b) as one input explains how alike they are."
             )
         modality = self.modality
-        in_doubt = batch is self.batch and modality.embeds and logits.shape[-1] == modality.length(batch)
+        in_doubt = batch is self.batch and modality.read.embeds and logits.shape[-1] == modality.place.length(batch)
         if logits.ndim != 2 or (in_doubt and self._is_per_token(logits, batch)):
-            per_token = modality.embeds and not modality.multi_input and logits.ndim == 3
+            per_token = modality.read.embeds and not modality.read.joint and logits.ndim == 3
             raise NotOffered(
                 f"the model returns logits of shape {tuple(logits.shape)}: one row per input was expected. "
                 + ("target=whyformer.Target(class, position=…) names one of them. " * per_token)
@@ -162,7 +162,7 @@ class Output:
         try:
             # Modes that record the model at the moment must not see this pass.
             with torch.no_grad(), torch._C.DisableTorchFunction():
-                follows = logits_of(self.modality.call(shorter, **self.extra), self.sizes).shape[-1] == width - 1
+                follows = logits_of(self.modality.read.call(shorter, **self.extra), self.sizes).shape[-1] == width - 1
         except Exception:  # a model of texts of one length, or one that needs their end: judge by the config
             follows = width not in self.sizes and width != batch.size
         known["row per token"] = follows
@@ -173,8 +173,8 @@ class Output:
         expected = "one row per input was expected, in the order of the inputs. "
         if output is not None and logits.ndim == 2 and logits.shape[1] == inputs:
             squeezed = logits_of(output, self.sizes).ndim == 1  # (C,) of a single input
-            first = next(iter(self.modality.parameters), "inputs")
-            main = self.modality.main if self.modality.main in self.modality.parameters else first
+            first = next(iter(self.modality.read.parameters), "inputs")
+            main = self.modality.main if self.modality.main in self.modality.read.parameters else first
             reading = part_of(output, self.sizes)[0] + (f".reshape(len({main}), -1)" if squeezed else ".T")
             code = wrapper(main, reading, keyword=main != first)
             return NotOffered(f"{said}{expected}If it is the other way round, wrap the model:\n{code}")
@@ -185,14 +185,14 @@ class Output:
         spoken = spoken_at(batch) if batch.answers else [[place] for place in places(batch)]
         positions = torch.tensor([place for row in spoken for place in row])
         extra, which, kept = dict(self.extra), positions, batch.kept
-        if "logits_to_keep" in self.modality.parameters:
+        if "logits_to_keep" in self.modality.read.parameters:
             wanted = (positions if kept is None else torch.tensor(kept.places)).unique()
             which = torch.searchsorted(wanted, positions)
             extra["logits_to_keep"] = wanted.to(next(iter(batch.tensors.values())).device)
         if kept is not None and kept.in_use and kept.logits_BPV is not None:
             logits = kept.logits_BPV
         else:
-            logits = logits_of(self.modality.call(batch.shared or batch, **extra), self.sizes)
+            logits = logits_of(self.modality.read.call(batch.shared or batch, **extra), self.sizes)
             if kept is not None and kept.in_use:
                 kept.logits_BPV = logits
         if logits.ndim == 2 and not batch.answers:  # a subclass that chose the position itself
@@ -217,14 +217,14 @@ class Output:
     @cached_property
     def labels(self) -> dict[int, str]:
         """Names of the classes."""
-        if self.modality.compares:
+        if self.modality.mean.compares:
             return {0: "similarity"}
         if self.choices:
-            return dict(enumerate(self.modality.decoding.choices))
+            return dict(enumerate(self.batch.asked.decoding.choices))
         if self.speaks:
             return {}
-        if self.modality.classes:
-            return dict(enumerate(self.modality.classes))
+        if self.modality.mean.classes:
+            return dict(enumerate(self.modality.mean.classes))
         names = class_names(self.model) or self._names_inside()
         return {0: "score"} if names == {0: "LABEL_0"} else names  # transformers' own name of a single number
 
@@ -294,9 +294,9 @@ def _log_probabilities(logits_BPV: Tensor, answers: Sequence[Continuation], whic
     return torch.stack(totals)[:, None]
 
 
-def choice_tokens(modality: Any, choices: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
+def choice_tokens(read: Any, choices: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
     """Return the first token of each choice, and a remark where choices have more tokens."""
-    tokenizer = modality.tokenizer
+    tokenizer = read.tokenizer
     spelled = [processed(tokenizer, choice, add_special_tokens=False)["input_ids"] for choice in choices]
     if not all(spelled):
         raise BadInput(f"choices={tuple(choices)!r}: each needs at least one token.")

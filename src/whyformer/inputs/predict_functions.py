@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, ModelFailed, NonFinite, WhyformerError, listed, reading, shown
 from whyformer.extras import require
 from whyformer.files import jpeg_uri, open_image
-from whyformer.inputs.base import Modality
+from whyformer.inputs.base import Modality, Read
 from whyformer.inputs.batch import Batch, Raw, are_tensors
 from whyformer.inputs.decoding import Decoding
-from whyformer.inputs.image import ImageInput
-from whyformer.inputs.prompt import AskedModel, Prompt, PromptInput, named
-from whyformer.inputs.table import TableInput
+from whyformer.inputs.image import ImageMask, ImagePlace, ImageRead
+from whyformer.inputs.prompt import AskedModel, Prompt, PromptMask, PromptPlace, PromptRead, named
+from whyformer.inputs.table import TableMask, TableMean, TablePlace, TableRead
 from whyformer.inputs.table_schema import Table
 from whyformer.inputs.units import spans_of
 from whyformer.shapes import Array
@@ -72,7 +72,7 @@ class AskedFunction(AskedModel):
         return torch.from_numpy(numbers)
 
 
-class FunctionText(PromptInput):
+class FunctionTextRead(PromptRead):
     """One text per input; units are its words, its sentences, or stretches of it."""
 
     kind = KIND
@@ -80,32 +80,27 @@ class FunctionText(PromptInput):
 
     def __init__(self, model: AskedFunction, processor: Any = None) -> None:
         super().__init__(model, processor)
-        self.classes, self.samples = model.names, 0
+        self.classes = model.names
 
-    def ask(self, decoding: Decoding, segments: Any) -> None:
-        if decoding:
-            Modality.ask(self, decoding, segments)  # raises
-        super().ask(decoding, segments)
+    allowed = Read.allowed
 
-    def _prompt(self, text: Raw) -> Prompt:
+    def _prompt(self, text: Raw, decoding: Decoding, size: str | Sequence[Any]) -> Prompt:
         if not isinstance(text, str):
             raise BadInput(f"the input is {shown(text)}, and the first is a text: {TAKES}")
-        spans = tuple(spans_of(text, self.size))
+        spans = tuple(spans_of(text, size))
         if not spans:
             raise BadInput(f"the text {shown(text)} has no words: give at least one.")
-        return Prompt(text, "", spans)
+        return Prompt(text, "", spans, words=size == "word")
 
     def call(self, batch: Batch, **extra: Any) -> Any:
         variants = zip(batch.tensors["prompt"].tolist(), batch.tensors[self.main].tolist(), strict=True)
         return self.model([self.model.question(*variant)[0] for variant in variants])
 
-    def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
-        return ()
 
-    announce, expanded, scalar = Modality.announce, Modality.expanded, Modality.scalar
+FunctionText = Modality.of(FunctionTextRead, PromptPlace, PromptMask)
 
 
-class FunctionImage(ImageInput):
+class FunctionImageRead(ImageRead):
     """One image per input, as the function takes it: PIL images in a list, arrays in one array."""
 
     kind = KIND
@@ -140,13 +135,20 @@ class FunctionImage(ImageInput):
 
         return self.model([Image.fromarray(image) for image in pixels])
 
+
+class FunctionImagePlace(ImagePlace):
+    """Squares of the picture, drawn as it is."""
+
     def picture(self, batch: Batch, row: int) -> str | None:
         pixels = np.asarray(batch.raw[row])
         drawn = pixels.dtype == np.uint8 and pixels.shape[-1] == 3
         return jpeg_uri(pixels) if drawn else super().picture(batch, row)
 
 
-class FunctionTable(TableInput):
+FunctionImage = Modality.of(FunctionImageRead, FunctionImagePlace, ImageMask)
+
+
+class FunctionTableRead(TableRead):
     """One row of a table per input; the function gets a DataFrame where rows had names, else an array."""
 
     opaque = True
@@ -193,6 +195,9 @@ class FunctionTable(TableInput):
         plain = all(values.dtype.kind in "fiub" for values in columns.values())
         arrays = [values if plain else values.astype(object) for values in columns.values()]
         return self.model(np.stack(arrays, 1))
+
+
+FunctionTable = Modality.of(FunctionTableRead, TablePlace, TableMask, TableMean)
 
 
 def modality_of_function(model: AskedFunction, processor: Any, inputs: Any) -> Modality:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, ModelFailed, NonFinite, NotOffered, WhyformerError, listed, shown
-from whyformer.inputs.base import Modality
+from whyformer.inputs.base import Mask, Mean, Modality, Place, Read
 from whyformer.inputs.batch import Batch, Filling, Raw, SamplePool
-from whyformer.inputs.decoding import Decoding, Stretch
+from whyformer.inputs.decoding import ASKED, Asked, Decoding, Stretch
 from whyformer.inputs.exchanges import part_of, require_one_wish
 from whyformer.inputs.units import Span, spans_of
 from whyformer.results.types import Target, Units
@@ -48,6 +48,7 @@ class Prompt:
     answer: str
     spans: tuple[Span, ...]
     written: str = ""  # the start of the answer, where a later part of it is explained
+    words: bool = True  # the stretches are words
 
     @property
     def key(self) -> int:
@@ -141,10 +142,10 @@ def takes_questions(model: Any) -> bool:
     return callable(model) and not isinstance(model, (type, nn.Module)) and arguments_of(model) == 2
 
 
-Asked = TypeVar("Asked", bound=AskedModel)
+Wrapped = TypeVar("Wrapped", bound=AskedModel)
 
 
-def asked_model(model: Callable[..., Any], kind: type[Asked]) -> Asked:
+def asked_model(model: Callable[..., Any], kind: type[Wrapped]) -> Wrapped:
     """Wrap a function as a model of this kind; raise if it takes anything but its arguments."""
     try:
         inspect.signature(model).bind(*[[]] * (2 if kind is AskedModel else 1))
@@ -160,7 +161,7 @@ def asked_model(model: Callable[..., Any], kind: type[Asked]) -> Asked:
     # before that name is used.
     identity = str(getattr(model, "identity", "") or uuid.uuid4())
     # Results show the name of the class; "(asked)" keeps it from ending like a class of transformers.
-    asked: Asked = type(f"{named(model)} (asked)", (kind,), {})(model, identity)
+    asked: Wrapped = type(f"{named(model)} (asked)", (kind,), {})(model, identity)
     return asked
 
 
@@ -170,23 +171,19 @@ def named(says: Any) -> str:
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in name)
 
 
-class PromptInput(Modality):
+class PromptRead(Read):
     """One (prompt, answer) per input; units are the words of the prompt, its sentences, or stretches of it."""
 
     stream, main, kind = "text", "present", "prompt"
-    lengths_vary = True
     opaque = True
-    edits_text = True
-    replacements = ("delete",)
 
     def __init__(self, model: nn.Module, processor: Any = None) -> None:
         if processor is not None:
             raise BadInput("processor= is for local models: a remote model gets plain text.")
         super().__init__(model)
-        self.size: str | Sequence[Any] = "word"
         self.samples = int(getattr(model.says, "samples", 0))
 
-    def ask(self, decoding: Decoding, segments: Any) -> None:
+    def allowed(self, decoding: Decoding, segments: Any) -> Any:
         if decoding.choices or isinstance(decoding.generate, Mapping):
             raise NotOffered(
                 "choices, and settings for generate, are for local models. Here an answer is explained: give it, "
@@ -196,14 +193,15 @@ class PromptInput(Modality):
             raise NotOffered("through= needs the tokens of the answer, and a remote model has none: omit it.")
         if decoding.one_pass:
             raise NotOffered("one_pass needs gradients, and a remote model has none: omit it.")
-        self.decoding = decoding
-        self.size = "word" if isinstance(segments, str) and segments == "token" else segments  # there is no tokenizer
-
-    # Encoding
+        return segments
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
+        return self.batch(raw, ASKED)
+
+    def batch(self, raw: Sequence[Raw], asked: Asked) -> Batch:
         assert isinstance(self.model, AskedModel)
-        prompts = [self._prompt(pair) for pair in raw]
+        size = "word" if asked.segments == "token" else asked.segments  # there is no tokenizer
+        prompts = [self._prompt(pair, asked.decoding, size) for pair in raw]
         counts = torch.tensor([len(prompt.spans) for prompt in prompts])
         present = torch.full((len(prompts), int(counts.max())), THERE)
         self.model.prompts |= {prompt.key: prompt for prompt in prompts}
@@ -212,13 +210,14 @@ class PromptInput(Modality):
             keep_BN=torch.arange(present.shape[1]) < counts[:, None],
             raw=tuple(prompts),
             warnings=((),) * len(prompts),
+            asked=replace(asked, segments="token"),  # which the prompts are divided by
         )
 
-    def _prompt(self, pair: Raw) -> Prompt:
-        if isinstance(pair, str) and self.decoding.generate is not None:
-            pair = pair, self._generated(pair, self.decoding.generate)
-        elif isinstance(pair, tuple) and self.decoding.generate is not None:
-            require_one_wish(self.decoding, answers=True)
+    def _prompt(self, pair: Raw, decoding: Decoding, size: str | Sequence[Any]) -> Prompt:
+        if isinstance(pair, str) and decoding.generate is not None:
+            pair = pair, self._generated(pair, decoding.generate)
+        elif isinstance(pair, tuple) and decoding.generate is not None:
+            require_one_wish(decoding, answers=True)
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
             raise BadInput(
                 f"the input is {shown(pair)}, and a remote model takes (prompt, answer), two texts: the answer is "
@@ -227,14 +226,14 @@ class PromptInput(Modality):
         text, answer = pair
         if not answer:
             raise BadInput("the answer is empty: give (prompt, answer), the answer with its leading space.")
-        spans = tuple(spans_of(text, self.size))
+        spans = tuple(spans_of(text, size))
         if not spans:
-            name = f"{self.size}s" if isinstance(self.size, str) else "units"
+            name = f"{size}s" if isinstance(size, str) else "units"
             raise BadInput(f"the prompt {shown(text)} has no {name}: give at least one.")
-        assert not isinstance(self.decoding.span, Stretch), "ask() refuses hops"
-        start, end = part_of(answer, self.decoding.span)
+        assert not isinstance(decoding.span, Stretch), "allowed() refuses hops"
+        start, end = part_of(answer, decoding.span)
         # A chat model cannot be given the start of its answer: a part is looked for in whole sampled answers.
-        return Prompt(text, answer[start:end], spans, "" if self.samples else answer[:start])
+        return Prompt(text, answer[start:end], spans, "" if self.samples else answer[:start], size == "word")
 
     def _generated(self, prompt: str, tokens: Any) -> str:
         """Return what the model generates, where it has a generate()."""
@@ -247,6 +246,56 @@ class PromptInput(Modality):
         if not answer:
             raise NotOffered(f"the model's answer to {shown(prompt)} is empty.")
         return answer
+
+
+class PromptPlace(Place):
+    """Words, sentences or stretches of the prompt."""
+
+    read: PromptRead
+    lengths_vary = True
+
+    def inputs(self, batch: Batch) -> list[tuple[Tensor, str]]:
+        return [(batch.tensors[self.read.main], self.read.stream)]
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        result = []
+        for prompt in batch.raw:
+            count = len(prompt.spans)
+            labels = tuple(prompt.text[start:end] for start, end in prompt.spans)
+            word = tuple(range(count)) if prompt.words else None
+            plain = Units(labels, (False,) * count, (self.read.stream,) * count, word=word)
+            result.append(replace(plain, spans=prompt.spans, text=prompt.text))
+        return result
+
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
+        return batch.real_BN
+
+
+class PromptMask(Mask):
+    """A masked unit is deleted, or replaced by another text."""
+
+    edits_text = True
+    replacements = ("delete",)
+
+    def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
+        assert isinstance(self.read.model, AskedModel)
+        if not isinstance(name, str) or name in OF_TOKENS:
+            raise BadInput(
+                f"replace={name!r} is for tokens of a local model: here a unit is deleted, replace='delete', or "
+                "replaced by a text, such as replace='…' or replace='[MASK]'."
+            )
+        number = GONE if name == "delete" else self.read.model.number(name)
+        return [{self.read.main: torch.full_like(one.tensors[self.read.main], number)}]
+
+
+class PromptMean(Mean):
+    """The probability of the answer."""
+
+    read: PromptRead
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.samples = self.read.samples
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         """The answer is the target."""
@@ -271,12 +320,12 @@ class PromptInput(Modality):
         return scalar if scalar not in {"logit", "centred"} else "probability" if self.samples else "log_probability"
 
     def announce(self, passes: float, batch: Batch) -> None:
-        if (announce := getattr(self.model.says, "announce", None)) is not None:
+        if (announce := getattr(self.read.model.says, "announce", None)) is not None:
             announce(passes, max(len(prompt.text) for prompt in batch.raw))
 
     def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
         """Where answers are sampled: what the values are, what they took, and whether an answer was never sampled."""
-        says: Any = self.model.says
+        says: Any = self.read.model.says
         if not hasattr(says, "summary"):
             return ()
         never = [shown(prompt.answer) for prompt in batch.raw if not says.share(prompt.text, prompt.answer)]
@@ -286,33 +335,8 @@ class PromptInput(Modality):
         )
         return (says.summary(), *([unmatched] if never else ()))
 
-    def inputs(self, batch: Batch) -> list[tuple[Tensor, str]]:
-        return [(batch.tensors[self.main], self.stream)]
 
-    # Units
-
-    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        result = []
-        for prompt in batch.raw:
-            count = len(prompt.spans)
-            labels = tuple(prompt.text[start:end] for start, end in prompt.spans)
-            word = tuple(range(count)) if self.size == "word" else None
-            plain = Units(labels, (False,) * count, (self.stream,) * count, word=word)
-            result.append(replace(plain, spans=prompt.spans, text=prompt.text))
-        return result
-
-    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        return batch.real_BN
-
-    def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
-        assert isinstance(self.model, AskedModel)
-        if not isinstance(name, str) or name in OF_TOKENS:
-            raise BadInput(
-                f"replace={name!r} is for tokens of a local model: here a unit is deleted, replace='delete', or "
-                "replaced by a text, such as replace='…' or replace='[MASK]'."
-            )
-        number = GONE if name == "delete" else self.model.number(name)
-        return [{self.main: torch.full_like(one.tensors[self.main], number)}]
+PromptInput = Modality.of(PromptRead, PromptPlace, PromptMask, PromptMean)
 
 
 # Texts with stretches replaced or deleted

@@ -23,7 +23,7 @@ Layout = Mapping[str, slice]  # where each stream lies among all positions of th
 
 
 class StreamInput(ABC):
-    """The entry of one stream. part: its modality. positions: where it lies among all positions of the run."""
+    """The entry of one stream. part: how it is masked. positions: where it lies among all positions of the run."""
 
     vectors = False  # one vector per unit: spread is their standard deviation, not their range
     smooths = False  # a map of pixels, from which the grid of the patches can be smoothed away
@@ -31,7 +31,7 @@ class StreamInput(ABC):
 
     def __init__(self, placed: Placed, stream: str, part: Any, positions: slice, name: str | None = None) -> None:
         self.placed, self.stream, self.part, self.positions = placed, stream, part, positions
-        self.name: str = part.main if name is None else name
+        self.name: str = part.read.main if name is None else name
 
     def given(self, batch: Batch) -> Tensor | None:
         """(B, …) the numbers of the batch; None where the model looks them up."""
@@ -95,7 +95,7 @@ class Vectors(StreamInput):
 
     def real(self, row: int, numbers: Tensor) -> Tensor:
         """(N,) the vectors of one input that are not padding."""
-        real: Tensor = self.part.keep(self.placed.batch, len(numbers), None)[row]
+        real: Tensor = self.part.place.keep(self.placed.batch, len(numbers), None)[row]
         return real
 
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
@@ -143,8 +143,8 @@ class WordEmbeddings(Vectors):
 
     def swap(self, batch: Batch, replace: Callable[[Tensor], Tensor]) -> SwapEmbedding:
         # A decoder may have a table of its own, which get_input_embeddings does not name: it is known by its ids.
-        table = None if self.stream == "target" else self.part.embedding()
-        covered = self.whole.places(batch) if self.name == self.whole.main else None
+        table = None if self.stream == "target" else self.part.read.embedding()
+        covered = self.whole.read.covered(batch) if self.name == self.whole.main else None
         return SwapEmbedding(self.view(batch).tensors[self.name], table, replace, covered)
 
     def real(self, row: int, numbers: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class WordEmbeddings(Vectors):
     def kept(self, row: int, numbers: Tensor) -> Tensor:
         real_N = self.real(row, numbers)
         # Where the model puts image tokens over what it looked up.
-        places_BN = self.whole.places(self.placed.batch) if self.name == self.whole.main else None
+        places_BN = self.whole.read.covered(self.placed.batch) if self.name == self.whole.main else None
         return (real_N if places_BN is None else real_N & ~places_BN[row])[:, None]
 
     def open(self, row: int, keep_special: bool | Sequence[int]) -> Tensor:

@@ -14,7 +14,7 @@ from whyformer.capture.functions import ATTENTION, JOINS, PRODUCTS, tensors_in
 from whyformer.capture.lookups import ABSENT
 from whyformer.capture.trail import Notes
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, WhyformerError
-from whyformer.inputs.base import MEAN_VECTOR, Modality, with_added
+from whyformer.inputs.base import MEAN_VECTOR, Mask, Modality, Place, Read, with_added
 from whyformer.inputs.batch import (
     Batch,
     Filling,
@@ -115,10 +115,10 @@ class Sequences:
     in_line: bool = False  # arguments that are laid end to end: columns of one sequence
 
 
-def sequences_of(modality: Modality, inputs: Any) -> Sequences | None:
+def sequences_of(read: Read, inputs: Any) -> Sequences | None:
     """Return the roles of arguments of whole numbers, found once per model; None for one argument, or if it fails."""
     try:
-        one = Modality.adopt(modality, inputs).select([0])
+        one = Read.adopt(read, inputs).select([0])
     except WhyformerError:  # raised again, in context, when the inputs are adopted
         return None
     numbers = {k: v for k, v in one.tensors.items() if not v.is_floating_point() and "mask" not in k}
@@ -126,19 +126,19 @@ def sequences_of(modality: Modality, inputs: Any) -> Sequences | None:
     if len(numbers) < 2:
         return None
     key = "sequences", tuple((k, v.ndim) for k, v in one.tensors.items())
-    with borrowed(modality.model):  # what a pass changes by itself (a list that a hook fills) is no change of the model
-        facts = known_about(modality.model)
+    with borrowed(read.model):  # what a pass changes by itself (a list that a hook fills) is no change of the model
+        facts = known_about(read.model)
         if key not in facts:
-            facts[key] = _found(modality, one, numbers)
+            facts[key] = _found(read, one, numbers)
         found: Sequences | None = facts[key]
         return found
 
 
-def _found(modality: Modality, one: Batch, numbers: Mapping[str, Tensor]) -> Sequences | None:
+def _found(read: Read, one: Batch, numbers: Mapping[str, Tensor]) -> Sequences | None:
     flow = Flow(numbers)
     try:
         with torch.no_grad(), flow:
-            logits = logits_of(modality.call(one))
+            logits = logits_of(read.call(one))
     except WhyformerError:
         return None
     seen = flow.behind(logits)
@@ -147,7 +147,7 @@ def _found(modality: Modality, one: Batch, numbers: Mapping[str, Tensor]) -> Seq
     own.sort(key=lambda name: name not in asked)
     passes, unscored = 1, []
     for name, tensor in numbers.items():
-        if name in own or name == modality.main:
+        if name in own or name == read.main:
             continue
         # Code that no mode sees into (TorchScript, numpy) hides the way of an argument, not its effect.
         if name not in seen:
@@ -155,13 +155,13 @@ def _found(modality: Modality, one: Batch, numbers: Mapping[str, Tensor]) -> Seq
             other = torch.zeros_like(tensor) if bool(tensor.any()) else torch.ones_like(tensor)
             try:  # Flow: under a mode torch's fused encoder, which rounds differently, is not used
                 with torch.no_grad(), Flow({}):
-                    changed = logits_of(modality.call(one.with_tensors(**{name: other})))
+                    changed = logits_of(read.call(one.with_tensors(**{name: other})))
                 if torch.equal(changed, logits):
                     continue
             except WhyformerError:  # the model reads the argument, or it would take any number
                 pass
         unscored.append(name)
-    in_line = not own and all(numbers[k].ndim == 2 for k in flow.in_line) and modality.main in flow.in_line
+    in_line = not own and all(numbers[k].ndim == 2 for k in flow.in_line) and read.main in flow.in_line
     return Sequences(tuple(own), tuple(unscored), passes, in_line)
 
 
@@ -193,11 +193,8 @@ def _across(name: str, shape: Sequence[int], count: int) -> list[Column]:
     return [(name, (slice(None), i if size == 1 else slice(i * size, (i + 1) * size))) for i in range(count)]
 
 
-class TensorInput(Modality):
+class TensorRead(Read):
     """Tensors: units are the positions of a (B, N, D) sequence, or the columns of (B, F) tensors in call order."""
-
-    padding_in_doubt = True
-    fillers = ("mean", "resample")
 
     def __init__(self, model: nn.Module, processor: Any = None, example: Batch | None = None) -> None:
         super().__init__(model, processor)
@@ -209,20 +206,14 @@ class TensorInput(Modality):
             self.example = example.select([0])
 
     @property
-    def replacements(self) -> tuple[str, ...]:
-        tensors = {} if self.example is None else self.example.tensors
-        codes = [name for name, tensor in tensors.items() if _are_codes(tensor)]
-        return (MEAN_VECTOR, "zero", "mean") if codes and self.looks_up(codes) else ("zero", "mean")
-
-    @property
     def kind(self) -> str:
         """ "" for plain columns: a table is one whose columns are named."""
         return "" if self.stream == "table" else self.stream
 
-    def read(self, inputs: Any) -> tuple[Batch, bool] | None:
+    def ready(self, inputs: Any) -> tuple[Batch, bool] | None:
         if isinstance(inputs, Mapping) and not are_tensors(inputs):
             self.encode([inputs])  # a row of a table: raises with what to pass
-        return super().read(inputs)
+        return super().ready(inputs)
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
         raise MissingProcessor(
@@ -231,11 +222,17 @@ class TensorInput(Modality):
             "dicts) that is processor=wf.Table(numerical=[…], categorical={…})."
         )
 
+
+class TensorPlace(Place):
+    """Steps of a sequence, or columns, wherever the model has them."""
+
+    padding_in_doubt = True
+
     def length(self, batch: Batch) -> int:
-        return len(self.columns(batch)) if self.stream == "table" or batch.by_input else super().length(batch)
+        return len(self.columns(batch)) if self.read.stream == "table" or batch.by_input else super().length(batch)
 
     def locate(self, one: Batch, keys: int, vectors: Callable[[int, Batch], list[Tensor]]) -> None:
-        names, facts = self._numbers(one), known_about(self.model)
+        names, facts = self.numbers(one), known_about(self.read.model)
         first, place = one.tensors[names[0]], self._place(one)
         elsewhere = first.ndim == 3 and (keys - first.shape[1] not in {0, 1} or keys - first.shape[2] in {0, 1})
         doubtful = len(names) > 1 or elsewhere
@@ -260,7 +257,7 @@ class TensorInput(Modality):
                 pass
 
     def forget_places(self, one: Batch) -> None:
-        known_about(self.model).pop(self._place(one), None)
+        known_about(self.read.model).pop(self._place(one), None)
 
     def _located(
         self, one: Batch, before: list[Tensor], vectors_with: Callable[..., list[Tensor]], depth: int
@@ -272,7 +269,7 @@ class TensorInput(Modality):
             moved = (before[depth] != vectors_with(name, where)[depth]).any(-1)
             return [int(place) for place in moved.nonzero()[:, 0]]
 
-        for name in self._numbers(one):
+        for name in self.numbers(one):
             moved, shape = moved_by(name), one.tensors[name].shape[1:]
             steps = [(name, i) for i in range(shape[0])] if shape and shape[0] == len(moved) else []
             across = _across(name, shape, len(moved)) if one.tensors[name].is_floating_point() else []  # ids: by step
@@ -284,7 +281,7 @@ class TensorInput(Modality):
             tokens |= zip(moved, columns, strict=True)
         return tuple(tokens.get(place) for place in range(len(before[depth]))) if tokens else None
 
-    def _numbers(self, batch: Batch) -> list[str]:
+    def numbers(self, batch: Batch) -> list[str]:
         """Return the arguments that are no masks."""
         numbers = batch.tensors.items()
         return [k for k, v in numbers if "mask" not in k and (v.dtype is not torch.bool or are_flags(k, batch.tensors))]
@@ -292,28 +289,28 @@ class TensorInput(Modality):
     def _place(self, batch: Batch) -> tuple[Any, ...]:
         return "positions", tuple((k, v.shape[1:], v.dtype) for k, v in batch.tensors.items())
 
-    def _tokens(self, batch: Batch) -> tuple[Column | None, ...]:
+    def located_tokens(self, batch: Batch) -> tuple[Column | None, ...]:
         """Return what each position of the attention holds, where ``locate`` found that out."""
-        return known_about(self.model).get(self._place(batch)) or ()
+        return known_about(self.read.model).get(self._place(batch)) or ()
 
     def is_one_token(self, one: Batch, keys: int, values: Callable[[Batch], Tensor]) -> bool:
         floats = {k: shifted(v) for k, v in one.tensors.items() if v.is_floating_point()}
-        if self.stream != "table" or self.seen_columns(one, keys) or not floats or len(self.columns(one)) < 2:
+        if self.read.stream != "table" or self.seen_columns(one, keys) or not floats or len(self.columns(one)) < 2:
             return False
         return int((values(one) != values(one.with_tensors(**floats))).any(-1).any(1)[0].sum()) == 1
 
     def reads_other_steps(self, one: Batch, keys: int) -> bool:
-        return self.stream == "sequence" and not self.seen_columns(one, keys)
+        return self.read.stream == "sequence" and not self.seen_columns(one, keys)
 
     def reads_beside(self, batch: Batch) -> bool:
-        return self.stream == "sequence" and any(name != self.main for name, _ in self.columns(batch))
+        return self.read.stream == "sequence" and any(name != self.read.main for name, _ in self.columns(batch))
 
     def by_variable(self, batch: Batch) -> bool:
-        return any(column is not None and isinstance(column[1], tuple) for column in self._tokens(batch))
+        return any(column is not None and isinstance(column[1], tuple) for column in self.located_tokens(batch))
 
     def _along(self, numbers: Tensor, batch: Batch) -> Tensor:
         """Return numbers like the sequence's, unit by unit: variables over all steps, patches over all channels."""
-        count = [column[0] for column in self._tokens(batch) if column is not None].count(self.main)
+        count = [column[0] for column in self.located_tokens(batch) if column is not None].count(self.read.main)
         if numbers.ndim != 3 or not count or not self.by_variable(batch):
             return numbers
         return numbers.mT.reshape(len(numbers), count, -1)
@@ -321,21 +318,23 @@ class TensorInput(Modality):
     def columns(self, batch: Batch) -> list[Column]:
         """Return what each unit of the input is: a column or step of a tensor, a variable, or a tensor as a whole."""
         known: dict[str, list[Column]] = {}
-        for name, where in filter(None, self._tokens(batch)):
+        for name, where in filter(None, self.located_tokens(batch)):
             known.setdefault(name, []).append((name, where))
         names = (
-            [self.main, *(k for k in known if k != self.main)] if self.stream == "sequence" else self._numbers(batch)
+            [self.read.main, *(k for k in known if k != self.read.main)]
+            if self.read.stream == "sequence"
+            else self.numbers(batch)
         )
         columns: list[Column] = []
         for name in names:
             tensor = batch.tensors[name]
-            divided = tensor.ndim == 2 or (name == self.main and tensor.ndim > 1)
+            divided = tensor.ndim == 2 or (name == self.read.main and tensor.ndim > 1)
             columns += known.get(name) or ([(name, i) for i in range(tensor.shape[1])] if divided else [(name, ...)])
         return columns
 
     def seen_columns(self, batch: Batch, length: int) -> list[Column]:
         """Return the columns that became tokens: those that were located, or all."""
-        columns, tokens = self.columns(batch), self._tokens(batch)
+        columns, tokens = self.columns(batch), self.located_tokens(batch)
         if batch.by_input:
             return columns
         if len(tokens) == length:
@@ -347,15 +346,15 @@ class TensorInput(Modality):
 
     def beside(self, batch: Batch, length: int) -> dict[str, Column]:
         units = {name for name, _ in self.seen_columns(batch, length)}
-        return {name: (name, ...) for name in self._numbers(batch) if name not in units}
+        return {name: (name, ...) for name in self.numbers(batch) if name not in units}
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        columns, tokens = self.seen_columns(batch, length), self._tokens(batch)
+        columns, tokens = self.seen_columns(batch, length), self.located_tokens(batch)
         many = len(batch.tensors) > 1
         labels = [_label(column, many) for column in columns]
         if not columns:  # positions of the model's own making
             labels = [f"position {i}" for i in range(length)]
-        units = assemble(labels, [False] * len(labels), self.stream, length - len(labels), front)
+        units = assemble(labels, [False] * len(labels), self.read.stream, length - len(labels), front)
         if len(tokens) == length and not batch.by_input:  # what the model adds may be anywhere
             special = tuple(column is None for column in tokens)
             own = iter([units.labels[i] for i, added in enumerate(units.special) if added])
@@ -367,7 +366,8 @@ class TensorInput(Modality):
         """Raise where units are not the steps of one sequence: its mean vector is no baseline of theirs."""
         columns = self.columns(batch)
         if any(
-            name != self.main or (isinstance(where, tuple) and isinstance(where[1], slice)) for name, where in columns
+            name != self.read.main or (isinstance(where, tuple) and isinstance(where[1], slice))
+            for name, where in columns
         ):
             raise NotOffered(
                 "the mean of an input is that of the steps of one sequence, and some units here are patches of a "
@@ -378,11 +378,11 @@ class TensorInput(Modality):
         return super().per_unit(self._along(detail, placed.batch), placed, largest)
 
     def in_steps(self, numbers: Tensor, batch: Batch, length: int) -> bool:
-        known = self.named_columns or {name for name, _ in self.seen_columns(batch, length)} == {self.main}
+        known = self.named_columns or {name for name, _ in self.seen_columns(batch, length)} == {self.read.main}
         return known and super().in_steps(self._along(numbers, batch), batch, length)
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        sequence, real = self.stream == "sequence", batch.keep_BN  # found by running the model
+        sequence, real = self.read.stream == "sequence", batch.keep_BN  # found by running the model
         if real is None or not (real.shape[1] == length or (sequence and real.shape[1] < length)):
             steps = self.length(batch) if sequence else length
             device = next(iter(batch.tensors.values())).device
@@ -394,14 +394,28 @@ class TensorInput(Modality):
                         require_shown(name, real)
         return with_added(real, length, front, True)  # a mask of the input covers no token of the model's own
 
+
+class TensorMask(Mask):
+    """Zeros, means or vectors without an id stand in place of masked columns."""
+
+    place: TensorPlace
+
+    fillers = ("mean", "resample")
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        tensors = {} if self.read.example is None else self.read.example.tensors
+        codes = [name for name, tensor in tensors.items() if _are_codes(tensor)]
+        return (MEAN_VECTOR, "zero", "mean") if codes and self.looks_up(codes) else ("zero", "mean")
+
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
-        columns, tokens = self.columns(one), () if one.by_input else self._tokens(one)
-        real = self.keep(one, len(tokens or columns), None)[0].nonzero()[:, 0].tolist()
+        columns, tokens = self.place.columns(one), () if one.by_input else self.place.located_tokens(one)
+        real = self.place.keep(one, len(tokens or columns), None)[0].nonzero()[:, 0].tolist()
         if tokens and len(real) == len(units):
             columns = [column for i in real if (column := tokens[i]) is not None]
         else:  # without padding, and without the model's own token
             whole = not tokens and len(real) == units.special.count(False)
-            columns = [columns[i] for i in real] if whole else self.seen_columns(one, len(units))
+            columns = [columns[i] for i in real] if whole else self.place.seen_columns(one, len(units))
         if not columns:
             raise NotOffered(
                 f"the model attends over {len(units)} positions of its own making; they cannot be matched with the "
@@ -410,16 +424,24 @@ class TensorInput(Modality):
         places = [i for i, special in enumerate(units.special) if not special]
         return owners_of_columns(one, zip(places, columns, strict=True))
 
-    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
-        columns = self.columns(placed.batch)
+    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality | None) -> list[StreamInput]:
+        columns = self.place.columns(placed.batch)
         names = [name for name, _ in columns]
         if len(names) != placed.length or not all(placed.batch.tensors[k].is_floating_point() for k in names):
             return []
         first = {name: names.index(name) for name in names}
         return [Columns(placed, k, self, slice(i, i + names.count(k)), k) for k, i in first.items()]
 
+    def arguments(self, placed: Placed) -> list[StreamInput]:
+        everything = {self.read.stream: slice(None)}
+        return (
+            []
+            if self.place.by_variable(placed.batch)
+            else self.stream_inputs(self.read.stream, everything, placed, None)
+        )
+
     def about_baseline(self, name: Any) -> tuple[str, ...]:
-        tensors = {} if self.example is None else self.example.tensors
+        tensors = {} if self.read.example is None else self.read.example.tensors
         return (CODE_0,) if name == "zero" and any(map(_are_codes, tensors.values())) else ()
 
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
@@ -432,9 +454,12 @@ class TensorInput(Modality):
             codes = ABSENT if name == MEAN_VECTOR else 0
             return [{k: torch.full_like(t, codes if _are_codes(t) else 0) for k, t in one.tensors.items()}]
         if name == "mean":
-            require_steps(self.stream)
-            self.require_one_sequence(one)
+            require_steps(self.read.stream)
+            self.place.require_one_sequence(one)
         return super().filling(name, units, one)
+
+
+TensorInput = Modality.of(TensorRead, TensorPlace, TensorMask)
 
 
 CODE_0 = (

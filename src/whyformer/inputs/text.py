@@ -14,13 +14,24 @@ from torch import Tensor, nn
 from whyformer.capture.lookups import ABSENT
 from whyformer.errors import BadInput, NotOffered, TooLong, shown
 from whyformer.inputs import units as naming
-from whyformer.inputs.base import MEAN_VECTOR, Modality, with_added
-from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, on_host, pointers, require_shown
+from whyformer.inputs.base import MEAN_VECTOR, Mean, Modality, with_added
+from whyformer.inputs.batch import (
+    Batch,
+    Filling,
+    Placed,
+    Raw,
+    SamplePool,
+    all_real,
+    on_host,
+    pointers,
+    require_shown,
+    required,
+)
 from whyformer.inputs.decoding import Decoding
 from whyformer.inputs.exchanges import ANSWER, Chars, answered, without_end
 from whyformer.inputs.families import continues_text, number_of
 from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings
-from whyformer.inputs.tokens import ROUNDING, TokenInput, bare, padded, padding_effect
+from whyformer.inputs.tokens import ROUNDING, TokenMask, TokenPlace, TokenRead, bare, padded, padding_effect
 from whyformer.loan.borrow import names_no_padding
 from whyformer.results.types import Units
 
@@ -30,15 +41,13 @@ DELETED = (
 )
 
 
-class TextInput(TokenInput):
+class TextRead(TokenRead):
     """One text, or a pair of texts, per input; units are the tokens."""
 
     @cached_property
     def kind(self) -> str:  # type: ignore[override]  # asked many times in a call
         # By its name: whether it is causal is found later, by running the model.
-        return "language" if continues_text(self.model) and not self.multi_input else self.stream
-
-    # Encoding
+        return "language" if continues_text(self.model) and not self.joint else self.stream
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
         tokenizer = self.tokenizer  # without one, nothing else about the inputs counts
@@ -58,14 +67,14 @@ class TextInput(TokenInput):
         batch = padded(tokenizer, encodings)
         keep = batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["input_ids"])
         batch = self._by_argument_names(batch, keep)
-        self._check_vocabulary(batch[self.main])
-        tensors = {k: self.move(v) for k, v in batch.items() if self._takes(k)}
+        self.check_vocabulary(batch[self.main])
+        tensors = {k: self.move(v) for k, v in batch.items() if self.takes(k)}
         return Batch(
             tensors,
             keep_BN=self.move(keep.bool()),
             raw=tuple(t[0] if len(t) == 1 else t for t in texts),
             warnings=tuple(warnings),
-            encodings=tuple(self._facts(t, e) for t, e in zip(texts, encodings, strict=True)),
+            encodings=tuple(self.facts(t, e) for t, e in zip(texts, encodings, strict=True)),
         )
 
     def from_messages(self, inputs: Any) -> Any:
@@ -79,32 +88,29 @@ class TextInput(TokenInput):
         template = getattr(self.processor, "chat_template", None)
         return naming.prompt_of(messages, self.tokenizer, template if isinstance(template, str) else None)
 
-    def ask(self, decoding: Decoding, segments: Any) -> None:
-        if self.multi_input or self.compares:
+    def allowed(self, decoding: Decoding, segments: Any) -> Any:
+        if self.joint:
             if segments != "token":
                 raise NotOffered("units= divides one text, and this model takes more than one. Omit units=.")
-            super().ask(decoding, segments)
+            return super().allowed(decoding, segments)
         if isinstance(segments, Mapping):
             if set(segments) != {"text"}:
                 raise BadInput('units={"image": …} names regions of an image, and the input is a text alone.')
             segments = segments["text"]
-        self.decoding, self.segments = decoding, segments
-
-    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
-        return answered(self, batch, target)
+        return segments
 
     def prompt_tokens(self, batch: Batch, row: int) -> tuple[list[int], dict[str, Any]]:
         """Return the tokens of a prompt that came with its answer, and facts about them."""
         prompt = batch.raw[row][0]
         encoding = self.encoding_of(prompt)
-        return without_end(self, prompt, encoding["input_ids"]), self._facts((prompt,), encoding)
+        return without_end(self, prompt, encoding["input_ids"]), self.facts((prompt,), encoding)
 
     def beside_prompt(self, batch: Batch, row: int, length: int) -> dict[str, Tensor]:
         """Return what ``generate`` needs besides the first ``length`` tokens of a prompt."""
         return {}
 
     def one_by_one(self, batch: Batch) -> bool:
-        if self.multi_input or self.compares or batch.size == 1 or batch.keep_BN is None:
+        if self.joint or batch.size == 1 or batch.keep_BN is None:
             return False
         if bool(on_host(batch.keep_BN).all()):
             return False
@@ -116,14 +122,12 @@ class TextInput(TokenInput):
     def alone(self, one: Batch) -> Batch:
         return one if one.keep_BN is None else bare(one)  # two compared texts have a mask each
 
-    def lengthened(self, tensors: dict[str, Tensor], extra: int) -> dict[str, Tensor]:
-        if not any(name.endswith("mask") and "padding" not in name for name in tensors):
-            return tensors
-        width, pad = tensors[self.main].shape[1], number_of(self.config, "pad_token_id") or 0
-        return {
-            k: nn.functional.pad(v, (0, extra), value=pad if k == self.main else 0) if v.shape[1:2] == (width,) else v
-            for k, v in tensors.items()
-        }
+    def trimmed(self, one: Batch) -> Batch:
+        keep = one.keep_BN
+        if keep is None or self.joint or bool(on_host(keep).all()):
+            return one
+        effect = padding_effect(self, one)
+        return bare(one) if effect is not None and effect <= ROUNDING else one
 
     def _by_argument_names(self, batch: dict[str, Tensor], keep: Tensor) -> dict[str, Tensor]:
         """Rename for a home-made model: the ids to its first argument, the mask to one with mask or padding in it."""
@@ -137,7 +141,7 @@ class TextInput(TokenInput):
 
     def adopt(self, tensors: Any) -> Batch:
         batch = super().adopt(tensors)
-        ids = self.require_main(batch)
+        ids = required(batch, self.main)
         if ids.ndim != 2:
             raise BadInput(f"{self.main} has shape {tuple(ids.shape)}; it needs two axes, inputs × tokens.")
         limit = getattr(self.config, "max_position_embeddings", None)
@@ -145,7 +149,7 @@ class TextInput(TokenInput):
             limit = self._positions()
         if limit is not None and ids.shape[1] > limit:
             raise TooLong(f"{ids.shape[1]} tokens, but the model takes {limit}. Cut the inputs to that length.")
-        rows = self._check_vocabulary(ids)
+        rows = self.check_vocabulary(ids)
         keep: Tensor | None = None
         for name, tensor in batch.tensors.items():
             if name == "attention_mask" and tensor.ndim == 2 and tensor.shape != ids.shape:
@@ -160,16 +164,14 @@ class TextInput(TokenInput):
                     if name == "attention_mask" and not bool(on_host(keep).any(1).all()):
                         require_shown(name, keep)  # what other masks mean is not agreed upon
         if keep is None:
-            keep = Modality.keep(self, batch, ids.shape[1], None)
+            keep = all_real(len(ids), ids.shape[1], device=ids.device)
         alone = batch.tensors.keys() <= {self.main, "attention_mask"}  # neither holds positions
-        self.pointers = () if alone or self.multi_input or self.compares else pointers(batch.tensors, self.main)
-        encodings = tuple(self._facts(None, {"input_ids": row}) for row in rows)
+        self.pointers = () if alone or self.joint else pointers(batch.tensors, self.main)
+        encodings = tuple(self.facts(None, {"input_ids": row}) for row in rows)
         self.example = batch.select([0]) if self.processor is None else None
         return Batch(batch.tensors, keep_BN=keep, encodings=encodings, constants=batch.constants)
 
-    # Units
-
-    def _facts(self, text: tuple[str, ...] | None, encoding: Any) -> dict[str, Any]:
+    def facts(self, text: tuple[str, ...] | None, encoding: Any) -> dict[str, Any]:
         """Return what the tokenizer knows about one input, position by position (raw text without padding)."""
         ids = list(encoding["input_ids"])
         facts: dict[str, Any] = {"ids": ids}
@@ -187,31 +189,50 @@ class TextInput(TokenInput):
             facts["word"] = naming.distinct_words(facts["word"], encoding.sequence_ids())
         return facts
 
+
+class TextPlace(TokenPlace):
+    """Tokens of a text."""
+
+    read: TextRead
+
+    def lengthened(self, tensors: dict[str, Tensor], extra: int) -> dict[str, Tensor]:
+        if not any(name.endswith("mask") and "padding" not in name for name in tensors):
+            return tensors
+        width, pad = tensors[self.read.main].shape[1], number_of(self.read.config, "pad_token_id") or 0
+        return {
+            k: nn.functional.pad(v, (0, extra), value=pad if k == self.read.main else 0)
+            if v.shape[1:2] == (width,)
+            else v
+            for k, v in tensors.items()
+        }
+
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        ids_BN, keep_BN = batch.tensors[self.main], batch.real_BN
+        ids_BN, keep_BN = batch.tensors[self.read.main], batch.real_BN
         extra = length - ids_BN.shape[1]
-        specials = self.special_ids()
+        specials = self.read.special_ids()
         result = []
         for row, (ids, keep) in enumerate(zip(on_host(ids_BN).tolist(), on_host(keep_BN).tolist(), strict=True)):
             real = [i for i, k in zip(ids, keep, strict=True) if k]
             facts = batch.encodings[row] if batch.encodings else {}
             known = len(facts.get("ids", ())) == len(real)
-            labels, special = self.labels(real), [i in specials for i in real]
+            labels, special = self.read.labels(real), [i in specials for i in real]
             word, text, role = (facts.get(name) if known else None for name in ("word", "text", "role"))
             rest: dict[str, Any] = {"text": text, "role": tuple(role) if role else None}
-            rest["word"] = tuple(word) if word else naming.words_of(labels, special) if self.processor else None
+            rest["word"] = tuple(word) if word else naming.words_of(labels, special) if self.read.processor else None
             if text is not None and facts.get("spans"):
                 rest["spans"] = _spans(labels, facts["spans"], text)
-            result.append(naming.with_words(naming.assemble(labels, special, self.stream, extra, front, **rest)))
+            result.append(naming.with_words(naming.assemble(labels, special, self.read.stream, extra, front, **rest)))
         return result
 
-    def divided(self, units: Units, facts: Mapping[str, Any]) -> tuple[list[list[int]], Units] | None:
-        return None if self.segments == "token" else naming.segmented(units, self.segments, facts.get("whole"))
+    def divided(self, units: Units, by: Any, facts: Mapping[str, Any]) -> tuple[list[list[int]], Units] | None:
+        return None if by == "token" else naming.segmented(units, by, facts.get("whole"))
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         return with_added(batch.real_BN[:, :length], length, front, True)
 
-    # Where a path to the text starts
+
+class TextMask(TokenMask):
+    """Other tokens stand in place of masked ones; tokens may be hidden or deleted, too."""
 
     @property
     def default_baseline(self) -> str:
@@ -224,7 +245,7 @@ class TextInput(TokenInput):
 
     def has_vector(self, name: str) -> bool:
         """Return whether the token of this name exists and its vector is not zero, as that of padding may be."""
-        token_id, table = self._id_of(name), self.embedding()
+        token_id, table = self.read.id_of(name), self.read.embedding()
         if token_id is None or table is None or table.weight.is_meta:  # no table that says so, or it is offloaded
             return token_id is not None
         return token_id < len(table.weight) and bool(table.weight[token_id].any())
@@ -233,51 +254,42 @@ class TextInput(TokenInput):
         """Replace every token that is neither padding nor kept."""
         if name in {"zero", "mean"}:
             return None
-        if self.multi_input:
+        if self.read.joint:
             raise NotOffered(
                 f"baseline={name!r} is a word, and this model also takes an image, which it cannot replace. Use "
                 "at='input', where each has its own baseline, or baseline='zero'."
             )
-        ids_BN, other = placed.batch.tensors[self.main], self.replacement_id(name)
+        ids_BN, other = placed.batch.tensors[self.read.main], self.replacement_id(name)
         instead = torch.where(self.open_tokens(placed.batch, keep_special), other, ids_BN)
-        return placed.batch.with_tensors(**{self.main: instead})
+        return placed.batch.with_tensors(**{self.read.main: instead})
 
     def open_tokens(self, batch: Batch, keep_special: bool | Sequence[int]) -> Tensor:
         if keep_special is False:
             return batch.real_BN
-        special = sorted(self.special_ids()) if keep_special is True else list(keep_special)
-        ids_BN = batch.tensors[self.main]
+        special = sorted(self.read.special_ids()) if keep_special is True else list(keep_special)
+        ids_BN = batch.tensors[self.read.main]
         return batch.real_BN & ~torch.isin(ids_BN, torch.tensor(special, dtype=ids_BN.dtype, device=ids_BN.device))
 
-    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
+    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality | None) -> list[StreamInput]:
         return [WordEmbeddings(placed, stream, self, layout[stream], whole)]
-
-    # Masking tokens
 
     def about_baseline(self, name: Any) -> tuple[str, ...]:
         in_place = [other for other in self.replacements if other in {"mask", "unk", "pad"}]
         return (DELETED.format(in_place[0]),) if name == "delete" and in_place else ()
 
-    def removable(self, units: Units) -> list[bool]:
+    def removable(self, units: Units, batch: Batch) -> list[bool]:
         # [CLS] and [SEP] are ids like any other. An answer that is explained as a whole stays; of a part of it, the run
         # knows where it begins.
-        if self.decoding.span is True and units.role is not None:
+        if batch.asked.decoding.span is True and units.role is not None:
             return [role != ANSWER for role in units.role]
         return [stream != "queries" for stream in units.stream]
 
     takes_token_ids = True
 
-    def trimmed(self, one: Batch) -> Batch:
-        keep = one.keep_BN
-        if keep is None or self.multi_input or bool(on_host(keep).all()):
-            return one
-        effect = padding_effect(self, one)
-        return bare(one) if effect is not None and effect <= ROUNDING else one
-
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
-        unit = torch.full_like(one.tensors[self.main][0], -1, dtype=torch.long)
+        unit = torch.full_like(one.tensors[self.read.main][0], -1, dtype=torch.long)
         unit[one.real_BN[0]] = torch.arange(int(one.real_BN.sum()), device=unit.device)
-        owners = {self.main: unit}
+        owners = {self.read.main: unit}
         if name := self._mask(one):
             owners[name] = unit.view(-1, *[1] * (one.tensors[name].ndim - 2))
         return owners
@@ -290,11 +302,11 @@ class TextInput(TokenInput):
             mask = one.tensors[name][0].bool()
             return name != "attention_mask", not (torch.equal(mask, keep_N) or torch.equal(~mask, keep_N))
 
-        return min((n for n in one.tensors if n != self.main and "mask" in n), key=differs, default="")
+        return min((n for n in one.tensors if n != self.read.main and "mask" in n), key=differs, default="")
 
     @property
     def fillers(self) -> tuple[str, ...]:
-        return () if self.multi_input else ("resample",)
+        return () if self.read.joint else ("resample",)
 
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
         """Return another token, a mask that hides, or (with a pool) tokens drawn from all of the pool's."""
@@ -309,21 +321,33 @@ class TextInput(TokenInput):
             return [{mask: torch.full_like(one.tensors[mask], hides)}]
         if pool is None:
             other = ABSENT if name == MEAN_VECTOR else self.replacement_id(name)
-            return [{self.main: torch.full_like(one.tensors[self.main], other)}]
-        ids = pool.batch.tensors[self.main]
+            return [{self.read.main: torch.full_like(one.tensors[self.read.main], other)}]
+        ids = pool.batch.tensors[self.read.main]
         tokens = (ids if pool.batch.keep_BN is None else ids[pool.batch.keep_BN]).flatten().cpu().numpy()
-        tokens = tokens[~np.isin(tokens, list(self.special_ids()))]
+        tokens = tokens[~np.isin(tokens, list(self.read.special_ids()))]
         if not len(tokens):
             raise BadInput("replace='resample' draws tokens from the reference inputs, and they have none.")
-        shape = one.tensors[self.main].shape
+        shape = one.tensors[self.read.main].shape
         return [
-            {self.main: torch.from_numpy(pool.generator.choice(tokens, size=shape)).to(ids.device)}
+            {self.read.main: torch.from_numpy(pool.generator.choice(tokens, size=shape)).to(ids.device)}
             for _ in naming.drawn_inputs(pool)  # texts are drawn word by word, but as often as other inputs
         ]
 
     def token_ids(self, units: Units, one: Batch) -> Tensor | None:
-        ids = one.tensors[self.main][0][one.real_BN[0]]
+        ids = one.tensors[self.read.main][0][one.real_BN[0]]
         return ids if len(ids) == len(units) else None
+
+
+class TextMean(Mean):
+    """Classes, or the next token."""
+
+    read: TextRead
+
+    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        return answered(self, batch, target)
+
+
+TextInput = Modality.of(TextRead, TextPlace, TextMask, TextMean)
 
 
 def characters_of(encoding: Any) -> list[Any]:

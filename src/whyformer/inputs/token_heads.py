@@ -11,23 +11,28 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, UnknownName
+from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.families import class_names
 from whyformer.inputs.language import position_of
-from whyformer.inputs.text import TextInput
+from whyformer.inputs.text import TextMask, TextMean, TextPlace, TextRead
 from whyformer.results.types import Target
 from whyformer.targets import logits_of
 
 TOGETHER = 16  # texts per batch when the model's predictions are computed
 
 
-class LocatedInput(TextInput):
+class LocatedPlace(TextPlace):
     """A text that is explained at one of its tokens, which the model's answer or the target chooses. Abstract."""
 
     padding_in_doubt = False  # classes of transformers read attention_mask
 
+
+class LocatedMean(TextMean):
+    """A text that is explained at one of its tokens, which the model's answer or the target chooses. Abstract."""
+
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
-        if self.decoding:
+        if batch.asked.decoding:
             return super().expanded(batch, target)  # which raises
         located = self.located(batch, target)
         if not located.targets:
@@ -40,25 +45,25 @@ class LocatedInput(TextInput):
     @torch.no_grad()
     def said(self, batch: Batch) -> list[Tensor] | None:
         """(tokens, C) logits of each input at its real tokens; None where there is not one row per token."""
-        apart = self.one_by_one(batch)
+        apart = self.read.one_by_one(batch)
         step = 1 if apart else TOGETHER
         rows: list[Tensor] = []
         for start in range(0, batch.size, step):
             part = batch.select(slice(start, start + step))
-            part = self.alone(part) if apart else part
-            logits = logits_of(self.call(part))
+            part = self.read.alone(part) if apart else part
+            logits = logits_of(self.read.call(part))
             if logits.ndim != 3 or logits.shape[:2] != part.real_BN.shape:
                 return None
             rows += [row[keep].float().cpu() for row, keep in zip(logits, part.real_BN, strict=True)]
         return rows
 
     def real_ids(self, batch: Batch, row: int) -> list[int]:
-        ids: list[int] = batch.tensors[self.main][row][batch.real_BN[row]].tolist()
+        ids: list[int] = batch.tensors[self.read.main][row][batch.real_BN[row]].tolist()
         return ids
 
     def words_among(self, batch: Batch, row: int) -> Tensor:
         """(tokens,) those that are not special; all if there are no others."""
-        specials = self.special_ids()
+        specials = self.read.special_ids()
         words = torch.tensor([i not in specials for i in self.real_ids(batch, row)])
         return words if bool(words.any()) else torch.ones_like(words)
 
@@ -75,7 +80,7 @@ def with_notes(batch: Batch, notes: Sequence[tuple[str, ...]]) -> tuple[tuple[st
     return tuple((*said, *note) for said, note in zip(batch.warnings or ((),) * batch.size, notes, strict=True))
 
 
-class TokenLabelInput(LocatedInput):
+class TokenLabelMean(LocatedMean):
     """Token classification: explained at the surest token with a label but "O", or where the target is strongest."""
 
     def located(self, batch: Batch, target: Any) -> Batch:
@@ -97,7 +102,7 @@ class TokenLabelInput(LocatedInput):
         first = want[0] if isinstance(want, tuple) and want else want.index if isinstance(want, Target) else want
         probability_NC = logits_NC.softmax(-1)
         probability_NC[~self.words_among(batch, row)] = -1
-        names = class_names(self.model)
+        names = class_names(self.read.model)
         labels = [names.get(i, str(i)) for i in range(logits_NC.shape[1])]
         if first is None:
             position, index, reason = _surest(logits_NC, probability_NC, labels)
@@ -106,11 +111,14 @@ class TokenLabelInput(LocatedInput):
             flat = int(probability_NC[:, classes].argmax())
             position, index = flat // len(classes), classes[flat % len(classes)]
             reason = f"where '{labels[index]}' is most probable"
-        token = self.labels(self.real_ids(batch, row))[position]
+        token = self.read.labels(self.real_ids(batch, row))[position]
         note = f"explained at token {position}, {token!r}, {reason}; for another, target=Target(label, position=…)."
         if isinstance(want, tuple):
             return position, (index, *want[1:]), (note,)
         return position, replace(want, index=index, position=position) if isinstance(want, Target) else index, (note,)
+
+
+TokenLabelInput = Modality.of(TextRead, LocatedPlace, TextMask, TokenLabelMean)
 
 
 def _surest(logits_NC: Tensor, probability_NC: Tensor, labels: list[str]) -> tuple[int, int, str]:
@@ -142,7 +150,7 @@ def _classes(want: Any, labels: list[str]) -> list[int]:
     return [want % len(labels)]
 
 
-class MaskedInput(LocatedInput):
+class MaskedMean(LocatedMean):
     """Masked language models: explained at the mask, one explanation for each of several."""
 
     def located(self, batch: Batch, target: Any) -> Batch:
@@ -152,7 +160,7 @@ class MaskedInput(LocatedInput):
         return replace(batch, targets=tuple(wants))
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
-        if self.decoding:
+        if batch.asked.decoding:
             return super().expanded(batch, target)  # which raises
         batch, wants = self._at_masks(batch, target)
         return batch, None if target is None else wants
@@ -171,7 +179,7 @@ class MaskedInput(LocatedInput):
         return replace(batch, positions=tuple(positions), groups=tuple(rows) if several else ()), wants
 
     def _masks(self, batch: Batch, row: int, ids: list[int]) -> list[int]:
-        mask = self._id_of("mask")
+        mask = self.read.id_of("mask")
         places = [i for i, token in enumerate(ids) if token == mask]
         if places:
             return places
@@ -181,7 +189,7 @@ class MaskedInput(LocatedInput):
                 "a masked language model is explained at a mask, and its mask token is not known here: pass "
                 f"processor=<its tokenizer>. Or {named}"
             )
-        sign = self.labels([mask])[0]
+        sign = self.read.labels([mask])[0]
         example = ""
         if batch.raw:  # the text with its last word hidden
             words = (batch.raw[row] if isinstance(batch.raw[row], str) else batch.raw[row][-1]).split()
@@ -190,3 +198,6 @@ class MaskedInput(LocatedInput):
             f"a masked language model is explained at its mask, and input {row} has none: replace the word to predict "
             f"by {sign}{example}. Or {named}"
         )
+
+
+MaskedInput = Modality.of(TextRead, LocatedPlace, TextMask, MaskedMean)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName, WhyformerError
-from whyformer.inputs.base import MEAN_VECTOR, Modality
+from whyformer.inputs.base import MEAN_VECTOR, Mask, Place, Read
 from whyformer.inputs.batch import Batch, on_host, with_columns
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.families import continues_text, is_rotary, number_of
@@ -70,25 +70,25 @@ def bare(one: Batch) -> Batch:
     return replace(one.with_tensors(**cut), keep_BN=one.real_BN[:, real])
 
 
-def padding_effect(modality: Modality, batch: Batch) -> float | None:
+def padding_effect(read: Read, batch: Batch) -> float | None:
     """Return how far padding moves the logits, in tolerances; None where the model does not run both ways."""
-    facts = known_about(modality.model)
+    facts = known_about(read.model)
     key = ("padding", bool(batch.real_BN[:, 0].all()), *sorted(batch.tensors))
     if key not in facts or BY_CONTENT in facts:
-        facts[key] = _measured_effect(modality, batch)
+        facts[key] = _measured_effect(read, batch)
     effect: float | None = facts[key]
     return effect
 
 
-def _measured_effect(modality: Modality, batch: Batch) -> float | None:
+def _measured_effect(read: Read, batch: Batch) -> float | None:
     """Compare the logits of the shortest text, which has most padding, with and without it."""
     one = batch.select([int(batch.real_BN.sum(1).argmin())])
     both = []
     try:
-        with borrowed(modality.model), torch.no_grad():
+        with borrowed(read.model), torch.no_grad():
             for text in (one, bare(one)):
                 last = text.real_BN[0].nonzero()[-1:, 0]
-                both.append(logits_of(modality.call(text, **kept_logits(modality, last))))
+                both.append(logits_of(read.call(text, **kept_logits(read, last))))
     except WhyformerError:
         return None  # the pass that is explained raises the error
     beside, alone = both
@@ -105,14 +105,11 @@ def _measured_effect(modality: Modality, batch: Batch) -> float | None:
 ONLY_TOKENS = ("bos", "eos", "pad")  # what is left of a text without words: the first of these that there is
 
 
-class TokenInput(Modality):
+class TokenRead(Read):
     """Ids of a vocabulary. Abstract: how texts become a batch of them, and units, is in text.py."""
 
     stream = "text"
     embeds = True
-    lengths_vary = True
-    padding_in_doubt = True
-    limit: int | None = None  # of tokens; cached, since finding it walks through the model
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "input_ids") -> None:
         super().__init__(model, processor)
@@ -192,7 +189,7 @@ class TokenInput(Modality):
                 return limit - module.padding_idx - 1
         return limit
 
-    def _check_vocabulary(self, ids: Tensor) -> list[list[int]]:
+    def check_vocabulary(self, ids: Tensor) -> list[list[int]]:
         """Raise for ids that the model does not know; return the ids as lists."""
         table = self.embedding()
         if ids.is_floating_point():
@@ -211,7 +208,7 @@ class TokenInput(Modality):
         rows: list[list[int]] = numbers.tolist()
         return rows
 
-    def _takes(self, name: str) -> bool:
+    def takes(self, name: str) -> bool:
         return name in self.parameters or any(p.kind is p.VAR_KEYWORD for p in self.parameters.values())
 
     def labels(self, ids: Sequence[int]) -> list[str]:
@@ -241,7 +238,7 @@ class TokenInput(Modality):
         padding = {self.configured("pad_token_id")}
         return self.processor is None and not self.special_ids() - padding
 
-    def _id_of(self, name: str) -> int | None:
+    def id_of(self, name: str) -> int | None:
         known = f"{name}_token_id"
         value = self.configured(known) if self.processor is None else number_of(self.tokenizer, known)
         if name == "pad" and self.processor is None and self.pointers and value in (None, NO_TOKEN):
@@ -249,13 +246,26 @@ class TokenInput(Modality):
             value = next((table.padding_idx for table in tables if table.padding_idx is not None), None)
         return None if value == NO_TOKEN else value
 
+
+class TokenPlace(Place):
+    """Each text has as many positions as it needs."""
+
+    lengths_vary = True
+    padding_in_doubt = True
+
+
+class TokenMask(Mask):
+    """Other ids stand in place of masked tokens."""
+
+    read: TokenRead
+
     def only_token(self) -> int:
-        table = self.embedding()
+        table = self.read.embedding()
         for name in ONLY_TOKENS:
-            token = self._id_of(name)
+            token = self.read.id_of(name)
             if token is not None and (table is None or token < table.num_embeddings):
                 return token
-        whose = "the model's config" if self.processor is None else "the tokenizer"
+        whose = "the model's config" if self.read.processor is None else "the tokenizer"
         raise NotOffered(
             f"deleting every token leaves an empty input, and {whose} has no bos, eos or pad token to use instead: use "
             f"{self.in_place()}."
@@ -267,12 +277,12 @@ class TokenInput(Modality):
 
     def replacement_id(self, replacement: str | int) -> int:
         if isinstance(replacement, int):
-            table = self.embedding()
+            table = self.read.embedding()
             if replacement < 0 or (table is not None and replacement >= table.num_embeddings):
                 known = "0 or more" if table is None else f"0 to {table.num_embeddings - 1}"
                 raise BadInput(f"token id {replacement}: the model has {known}.")
             return replacement
-        token_id = self._id_of(replacement)
+        token_id = self.read.id_of(replacement)
         if token_id is None:
             hint = "A token id (an integer) works too, and is needed where no tokenizer was given."
             raise UnknownName("replacement", replacement, self.replacements, hint)
@@ -280,11 +290,15 @@ class TokenInput(Modality):
 
     @property
     def replacements(self) -> tuple[str, ...]:
-        known = [n for n in ("mask", "unk", "pad") if self._id_of(n) is not None]
-        hidden = ("attention_mask",) if any("mask" in p for p in self.parameters) else ()
-        if not known and self.looks_up((self.main,)):
+        known = [n for n in ("mask", "unk", "pad") if self.read.id_of(n) is not None]
+        hidden = ("attention_mask",) if any("mask" in p for p in self.read.parameters) else ()
+        if not known and self.looks_up((self.read.main,)):
             known = [MEAN_VECTOR]
-        if self.pointers:
-            return (*known, *hidden, "delete")
+        return (*known, *hidden, "delete") if self.read.pointers else (*known, "delete", *hidden)
+
+    def offered(self, segments: Any) -> tuple[str, ...]:
         # A sentence of mask tokens is not a sentence: stretches of text are deleted by default.
-        return ("delete", *known, *hidden) if self.segments not in ("token", "word") else (*known, "delete", *hidden)
+        known = self.replacements
+        if segments in ("token", "word") or self.read.pointers or "delete" not in known:
+            return known
+        return "delete", *(name for name in known if name != "delete")

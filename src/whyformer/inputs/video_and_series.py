@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from whyformer.capture.roles import first_values
 from whyformer.errors import BadInput, MissingProcessor, WhyformerError
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool
+from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, required
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.stream_inputs import Layout, StreamInput
-from whyformer.inputs.tensors import TensorInput
+from whyformer.inputs.tensors import TensorMask, TensorPlace, TensorRead
 from whyformer.inputs.units import Column, averaged, resampled
 from whyformer.loan.borrow import borrowed, known_about, module_names
 from whyformer.results.types import Units
@@ -93,11 +93,8 @@ def blocks_of(tensor: Tensor, axes: Sequence[int], values_at: Callable[[Tensor],
     return blocks
 
 
-class BlockInput(TensorInput):
+class BlockRead(TensorRead):
     """One tensor of numbers per input; units are blocks of it, those that the model attends over where it does so."""
-
-    axes: tuple[int, ...] = (0,)  # of one input's tensor that are divided
-    replacements = ("mean", "zero")
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "", example: Batch | None = None) -> None:
         super().__init__(model, processor, example)
@@ -107,36 +104,40 @@ class BlockInput(TensorInput):
     def kind(self) -> str:
         return self.stream
 
-    # The blocks
+
+class BlockPlace(TensorPlace):
+    """Blocks of one tensor. Abstract."""
+
+    axes: tuple[int, ...] = (0,)  # of one input's tensor that are divided
 
     def settle(self, one: Batch, grid: tuple[int, int] | None) -> int:
-        facts, key, passes = known_about(self.model), self._key(one), 0
+        facts, key, passes = known_about(self.read.model), self._key(one), 0
         if key in facts:
             return 0
-        names = module_names(self.model)
+        names = module_names(self.read.model)
 
         def values_at(other: Tensor) -> Tensor:
             nonlocal passes
             passes += 1
-            with borrowed(self.model):
-                changed = one.with_tensors(**{self.main: other[None]})
-                values_BHKD = first_values(lambda: self.call(changed), names)
+            with borrowed(self.read.model):
+                changed = one.with_tensors(**{self.read.main: other[None]})
+                values_BHKD = first_values(lambda: self.read.call(changed), names)
             if len(values_BHKD) != 1:
                 raise BadInput("attention inside windows")
             return values_BHKD[0].transpose(0, 1).flatten(1)
 
         try:
-            facts[key] = blocks_of(one.tensors[self.main][0], self._divided(one), values_at)
+            facts[key] = blocks_of(one.tensors[self.read.main][0], self.divided_axes(one), values_at)
         except (WhyformerError, RuntimeError):  # no attention, or not over this input
             facts[key] = None
         return passes
 
     def _key(self, batch: Batch) -> tuple[Any, ...]:
-        return "blocks", self.main, tuple(batch.tensors[self.main].shape[1:])
+        return "blocks", self.read.main, tuple(batch.tensors[self.read.main].shape[1:])
 
-    def _divided(self, batch: Batch) -> tuple[int, ...]:
+    def divided_axes(self, batch: Batch) -> tuple[int, ...]:
         """Return the axes that are divided, of one input's tensor."""
-        return tuple(axis for axis in self.axes if axis < batch.tensors[self.main].ndim - 1)
+        return tuple(axis for axis in self.axes if axis < batch.tensors[self.read.main].ndim - 1)
 
     @abstractmethod
     def _own(self, batch: Batch) -> Blocks:
@@ -144,7 +145,7 @@ class BlockInput(TensorInput):
 
     def blocks(self, batch: Batch, length: int | None = None) -> Blocks | None:
         """Return the blocks that ``length`` positions stand for, None where they stand for none."""
-        found: Blocks | None = known_about(self.model).get(self._key(batch))
+        found: Blocks | None = known_about(self.read.model).get(self._key(batch))
         if found is not None and length in (None, found.positions, found.total):
             return found if length != found.total else replace(found, added=frozenset())
         own = self._own(batch)
@@ -164,17 +165,15 @@ class BlockInput(TensorInput):
     def in_steps(self, numbers: Tensor, batch: Batch, length: int) -> bool:
         return self.blocks(batch, length) is not None
 
-    # Units
-
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         blocks = self.blocks(batch, length)
         if blocks is None:  # positions of the model's own making
             labels = tuple(f"position {i}" for i in range(length))
-            return [Units(labels, (False,) * length, (self.stream,) * length)] * batch.size
+            return [Units(labels, (False,) * length, (self.read.stream,) * length)] * batch.size
         names, own = iter(self._labels(batch, blocks)), iter(["[CLS]", *(f"[EXTRA{i}]" for i in range(1, length))])
         special = tuple(position in blocks.added for position in range(length))
         labels = tuple(next(own) if added else next(names) for added in special)
-        return [self._drawn(Units(labels, special, (self.stream,) * length), batch, blocks)] * batch.size
+        return [self._drawn(Units(labels, special, (self.read.stream,) * length), batch, blocks)] * batch.size
 
     @abstractmethod
     def _labels(self, batch: Batch, blocks: Blocks) -> list[str]: ...
@@ -183,11 +182,11 @@ class BlockInput(TensorInput):
         return units
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        return torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
+        return torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.read.main].device)
 
     def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
         blocks = self.blocks(placed.batch, placed.length)
-        if blocks is None or detail.shape[1:] != placed.batch.tensors[self.main].shape[1:]:
+        if blocks is None or detail.shape[1:] != placed.batch.tensors[self.read.main].shape[1:]:
             return super().per_unit(detail, placed, largest)
         index = blocks.index(detail.shape[1:]).flatten().to(detail.device)
         sums = detail.new_zeros(len(detail), blocks.total)
@@ -197,30 +196,40 @@ class BlockInput(TensorInput):
         scores[:, [i for i in range(placed.length) if i not in blocks.added]] = sums
         return scores
 
-    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
+
+class BlockMask(TensorMask):
+    """Zeros, or the mean of the input itself, stand in place of masked blocks."""
+
+    place: BlockPlace
+
+    replacements = ("mean", "zero")
+
+    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality | None) -> list[StreamInput]:
         return [BlockNumbers(placed, stream, self, layout[stream])]
 
-    # Masking
-
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
-        blocks = self.blocks(one, len(units))
+        blocks = self.place.blocks(one, len(units))
         if blocks is None:
             return super().owners(units, one)
         own = torch.tensor([i for i, special in enumerate(units.special) if not special])
-        tensor = one.tensors[self.main]
-        return {self.main: own[blocks.index(tensor.shape[1:])].to(tensor.device)}
+        tensor = one.tensors[self.read.main]
+        return {self.read.main: own[blocks.index(tensor.shape[1:])].to(tensor.device)}
 
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
         """Return zeros, or the input's own mean over the axes that are divided, per channel or variable."""
         if pool is not None:
-            return resampled([self.main], one, pool) if name == "resample" else averaged([self.main], one, pool.batch)
+            return (
+                resampled([self.read.main], one, pool)
+                if name == "resample"
+                else averaged([self.read.main], one, pool.batch)
+            )
         self.require_replacement(name)
-        tensor = one.tensors[self.main]
+        tensor = one.tensors[self.read.main]
         mean = tensor.mean([axis + 1 for axis in self._averaged(one)], keepdim=True)
-        return [{self.main: (mean if name == "mean" else torch.zeros_like(mean)).expand_as(tensor)}]
+        return [{self.read.main: (mean if name == "mean" else torch.zeros_like(mean)).expand_as(tensor)}]
 
     def _averaged(self, batch: Batch) -> tuple[int, ...]:
-        return self._divided(batch)
+        return self.place.divided_axes(batch)
 
 
 class BlockNumbers(StreamInput):
@@ -239,10 +248,9 @@ class BlockNumbers(StreamInput):
         return torch.ones_like(numbers, dtype=torch.bool)
 
 
-class VideoInput(BlockInput):
+class VideoRead(BlockRead):
     """One video per input; units are blocks of frames, rows and columns (tubelets)."""
 
-    axes = (0, 2, 3)
     stream = "video"
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "pixel_values") -> None:
@@ -265,14 +273,20 @@ class VideoInput(BlockInput):
 
     def adopt(self, tensors: Any) -> Batch:
         batch = super().adopt(tensors)
-        shape = tuple(self.require_main(batch).shape)
+        shape = tuple(required(batch, self.main).shape)
         if len(shape) != 5:
             raise BadInput(f"{self.main} has shape {shape}; expected (inputs, frames, channels, rows, columns).")
         return batch
 
+
+class VideoPlace(BlockPlace):
+    """Blocks of frames, rows and columns."""
+
+    axes = (0, 2, 3)
+
     def _own(self, batch: Batch) -> Blocks:
-        frames, _, height, width = batch.tensors[self.main].shape[1:]
-        patch, tubelet = (getattr(self.config, name, None) for name in ("patch_size", "tubelet_size"))
+        frames, _, height, width = batch.tensors[self.read.main].shape[1:]
+        patch, tubelet = (getattr(self.read.config, name, None) for name in ("patch_size", "tubelet_size"))
         if isinstance(tubelet, (list, tuple)):  # (frames, rows, columns)
             tubelet, *patch = tubelet
         rows, columns = patch if isinstance(patch, (list, tuple)) else (patch, patch)
@@ -282,27 +296,28 @@ class VideoInput(BlockInput):
 
     def _labels(self, batch: Batch, blocks: Blocks) -> list[str]:
         time, _, rows, columns = blocks.counts
-        starts = blocks.starts(0, batch.tensors[self.main].shape[1])
+        starts = blocks.starts(0, batch.tensors[self.read.main].shape[1])
         places = [f"patch {r},{c}" for r in range(1, rows + 1) for c in range(1, columns + 1)]
         return [f"frame {starts[t] + 1}, {place}" for t in range(time) for place in places]
 
     def _drawn(self, units: Units, batch: Batch, blocks: Blocks) -> Units:
         time, _, rows, columns = blocks.counts
-        height, width = batch.tensors[self.main].shape[-2:]
+        height, width = batch.tensors[self.read.main].shape[-2:]
         return replace(units, grid=(time * rows, columns), image_size=(time * height, width))
 
     def picture(self, batch: Batch, row: int) -> str | None:
         """Return the first frame of each block of time, one below the other."""
-        blocks, video = self.blocks(batch), batch.tensors[self.main][row]
+        blocks, video = self.blocks(batch), batch.tensors[self.read.main][row]
         assert blocks is not None
         frames = video[blocks.starts(0, len(video))].transpose(0, 1).flatten(1, 2)
-        return ImageInput(self.model, self.processor).picture(Batch({"pixel_values": frames[None]}), 0)
+        return ImageInput(self.read.model, self.read.processor).place.picture(Batch({"pixel_values": frames[None]}), 0)
 
 
-class SeriesInput(BlockInput):
+VideoInput = Modality.of(VideoRead, VideoPlace, BlockMask)
+
+
+class SeriesRead(BlockRead):
     """One series per input; units are blocks of time, of each variable where the model reads them apart."""
-
-    axes = (0, 1)
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = SERIES) -> None:
         super().__init__(model, processor, main)
@@ -317,18 +332,21 @@ class SeriesInput(BlockInput):
             raise BadInput("series of different lengths cannot be explained together: pass them one by one.")
         return Batch({self.main: self.move(torch.stack(series))}, raw=tuple(raw), warnings=((),) * len(raw))
 
-    def _averaged(self, batch: Batch) -> tuple[int, ...]:
-        return (0,)  # the mean of each variable over time
+
+class SeriesPlace(BlockPlace):
+    """Blocks of time, of each variable where the model reads them apart."""
+
+    axes = (0, 1)
 
     def _own(self, batch: Batch) -> Blocks:
-        shape = batch.tensors[self.main].shape[1:]
+        shape = batch.tensors[self.read.main].shape[1:]
         names = ("patch_length", "patch_size", "input_patch_length")
-        each = next((n for name in names if isinstance(n := getattr(self.config, name, None), int)), None)
+        each = next((n for name in names if isinstance(n := getattr(self.read.config, name, None), int)), None)
         counts = (max(1, shape[0] // each) if each else min(STEPS, shape[0]), *shape[1:2])
         return Blocks(counts, tuple(reversed(range(len(counts)))))  # variable by variable
 
     def _labels(self, batch: Batch, blocks: Blocks) -> list[str]:
-        size = batch.tensors[self.main].shape[1]
+        size = batch.tensors[self.read.main].shape[1]
         ends = [*blocks.starts(0, size), size]
         times = [f"t {a}–{b - 1}" if b - a > 1 else f"t {a}" for a, b in itertools.pairwise(ends)]
         if len(blocks.counts) < 2 or blocks.counts[1] == 1:
@@ -341,3 +359,13 @@ class SeriesInput(BlockInput):
         if len(blocks.counts) < 2 or blocks.counts[1] == 1 or blocks.order[0] != 1:
             return units
         return replace(units, grid=(blocks.counts[1], blocks.counts[0]))
+
+
+class SeriesMask(BlockMask):
+    """The mean of each variable over time stands in place of masked blocks."""
+
+    def _averaged(self, batch: Batch) -> tuple[int, ...]:
+        return (0,)  # the mean of each variable over time
+
+
+SeriesInput = Modality.of(SeriesRead, SeriesPlace, SeriesMask)

@@ -18,16 +18,16 @@ from whyformer.errors import BadInput, MissingProcessor, NotOffered
 from whyformer.files import open_image
 from whyformer.inputs import media
 from whyformer.inputs import units as naming
-from whyformer.inputs.base import Modality
+from whyformer.inputs.base import Modality, Read
 from whyformer.inputs.batch import Batch, Filling, Raw, SamplePool, on_host, signature_of
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.decoding import Decoding
 from whyformer.inputs.exchanges import answered, without_end
 from whyformer.inputs.families import continues_text, is_media, is_video
-from whyformer.inputs.multi_input import StreamsInput, fitting, require_known
+from whyformer.inputs.multi_input import StreamsMask, StreamsRead, fitting, require_known
 from whyformer.inputs.scenes import Scene, open_video, scene_of, with_regions, without_media
 from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings
-from whyformer.inputs.text import TextInput
+from whyformer.inputs.text import TextInput, TextMask, TextMean, TextPlace, TextRead
 from whyformer.inputs.tokens import bare
 from whyformer.results.types import Units
 
@@ -51,7 +51,7 @@ def reads_images(model: nn.Module) -> bool:
     return continues_text(model) and hasattr(model, "get_image_features")
 
 
-class VisionLanguageInput(StreamsInput, TextInput):
+class VisionLanguageRead(StreamsRead, TextRead):
     """A text with images and videos in it; units are its tokens, and pieces of the images.
 
     The vision encoder runs first, out of sight, and its result is handed to the language model: attention and relevance
@@ -64,13 +64,9 @@ class VisionLanguageInput(StreamsInput, TextInput):
     def __init__(self, model: nn.Module, processor: Any = None) -> None:
         super().__init__(model, processor)
         self.place_ids = media.place_ids(self.config)
-        self._text = TextInput(model, processor)
-        self._seen: tuple[list[Tensor], str | None] = ([], None)  # the last images that were drawn, and their picture
-        self._make: Callable[[Tensor, int], Tensor] | None = (
-            None  # what is done to the features before they are handed over
-        )
-
-    # Inputs
+        self.text = TextInput(model, processor)
+        # what is done to the features before they are handed over
+        self._make: Callable[[Tensor, int], Tensor] | None = None
 
     def from_messages(self, inputs: Any) -> Any:
         if isinstance(inputs, Mapping):
@@ -94,8 +90,8 @@ class VisionLanguageInput(StreamsInput, TextInput):
     def is_prompt(self, raw: Raw) -> bool:
         return scene_of(raw).answer is None
 
-    def ask(self, decoding: Decoding, segments: Any) -> None:
-        self.decoding, self.segments = decoding, segments
+    def allowed(self, decoding: Decoding, segments: Any) -> Any:
+        return segments
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
         scenes = [self._marked(scene_of(one)) for one in raw]
@@ -118,12 +114,12 @@ class VisionLanguageInput(StreamsInput, TextInput):
         }
         keep = torch.arange(width) < torch.tensor([len(one["input_ids"]) for one in texts])[:, None]
         tensors |= {"attention_mask": keep.long(), **together}
-        self._check_vocabulary(torch.where(keep & ~self._is_place(tensors["input_ids"]), tensors["input_ids"], 0))
+        self.check_vocabulary(torch.where(keep & ~self.is_place(tensors["input_ids"]), tensors["input_ids"], 0))
         answers = [scene.answer for scene in scenes]
         if any(a is None for a in answers) and any(a is not None for a in answers):
             raise BadInput("give an answer with every prompt, or with none of them.")
         return Batch(
-            {n: self.move(t) for n, t in tensors.items() if self._takes(n)},
+            {n: self.move(t) for n, t in tensors.items() if self.takes(n)},
             keep_BN=self.move(keep),
             raw=tuple(s.text if s.answer is None else (s.text, s.answer) for s in scenes),
             warnings=tuple(self.unknown_words(f["ids"]) for f in facts),
@@ -172,7 +168,7 @@ class VisionLanguageInput(StreamsInput, TextInput):
     def _aligned(self, text: str, ids: list[int]) -> dict[str, Any]:
         """Return facts about the tokens of a text whose marks of images were replaced by many tokens each."""
         written = self.encoding_of(text)
-        plain = self._facts((text,), written)
+        plain = self.facts((text,), written)
         places = set(self.place_ids.values())
         mine = [i for i, token in enumerate(plain["ids"]) if token not in places]
         theirs = [i for i, token in enumerate(ids) if token not in places]
@@ -212,8 +208,8 @@ class VisionLanguageInput(StreamsInput, TextInput):
         ids = tensors["input_ids"]
         held = {n: t for n, t in tensors.items() if is_media(n) and isinstance(t, Tensor)}
         words = {n: t for n, t in tensors.items() if n not in held}
-        covered = self._is_place(ids) if isinstance(ids, Tensor) else ids
-        batch = TextInput.adopt(self._text, words | {"input_ids": torch.where(covered, 0, ids)})
+        covered = self.is_place(ids) if isinstance(ids, Tensor) else ids
+        batch = self.text.read.adopt(words | {"input_ids": torch.where(covered, 0, ids)})
         for name in held:
             if name not in self.parameters:
                 advice = f" {FRAMES_AS_IMAGES}" if is_video(name) else ""
@@ -236,16 +232,6 @@ class VisionLanguageInput(StreamsInput, TextInput):
                     f"be found in the text. {FRAMES_AS_IMAGES if kind == 'video' else 'Pass the text alone.'}"
                 )
 
-    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
-        steps, target = answered(self, batch, target)
-        if steps is batch:
-            return steps, target
-        shapes = [facts["media"] for facts in batch.encodings]
-        rows = steps.groups or steps.trunks or tuple(range(batch.size))
-        return replace(
-            steps, encodings=tuple({**f, "media": shapes[r]} for f, r in zip(steps.encodings, rows, strict=True))
-        ), target
-
     def prompt_tokens(self, batch: Batch, row: int) -> tuple[list[int], dict[str, Any]]:
         facts = batch.encodings[row]
         return without_end(self, batch.raw[row][0], facts["ids"]), facts
@@ -265,8 +251,6 @@ class VisionLanguageInput(StreamsInput, TextInput):
     def alone(self, one: Batch) -> Batch:
         return bare(one)
 
-    # Calling the model
-
     def call(self, batch: Batch, **extra: Any) -> Any:
         facts: tuple[Any, ...] = batch.encodings or ({},) * batch.size
         rows = [media.row_of(batch.tensors, row, facts[row]) for row in range(batch.size)]
@@ -282,7 +266,7 @@ class VisionLanguageInput(StreamsInput, TextInput):
 
     def _features(self, kind: str, rows: Sequence[Mapping[str, Tensor]], ids_BN: Tensor) -> Any:
         """Return what the vision encoder makes of the images of all inputs; equal ones are read once."""
-        getter, pixels = self._getter(kind), media.KINDS[kind][0]
+        getter, pixels = self.getter(kind), media.KINDS[kind][0]
         known = [name for name in inspect.signature(getter).parameters if any(name in row for row in rows)]
         required = [n for n, p in inspect.signature(getter).parameters.items() if p.default is p.empty]
         missing = [n for n in required if n not in known and n not in ("args", "kwargs")]
@@ -305,7 +289,7 @@ class VisionLanguageInput(StreamsInput, TextInput):
                 output[name] = self._arranged(value, order, [tokens[i] for i in chosen], self.place_ids[kind])
         return output
 
-    def _getter(self, kind: str) -> Callable[..., Any]:
+    def getter(self, kind: str) -> Callable[..., Any]:
         """Return the method that runs the vision encoder, of the model or of the one inside (Gemma 4's videos)."""
         for owner in (self.model, getattr(self.model, "model", None)):
             if callable(getter := getattr(owner, f"get_{kind}_features", None)):
@@ -332,37 +316,68 @@ class VisionLanguageInput(StreamsInput, TextInput):
             sizes = [sum(tokens[first : first + 1]) for first in order]
         return list(together.split(sizes))
 
-    # Units
-
-    def _is_place(self, ids: Tensor) -> Tensor:
+    def is_place(self, ids: Tensor) -> Tensor:
         return torch.isin(ids, torch.tensor(list(self.place_ids.values()), device=ids.device))
 
-    def places(self, batch: Batch) -> Tensor | None:
-        return self._is_place(batch.tensors[self.main]) & batch.real_BN
+    def covered(self, batch: Batch) -> Tensor | None:
+        return self.is_place(batch.tensors[self.main]) & batch.real_BN
 
-    def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
-        return self, batch
+    def vectors(self, one: Batch, kind: str) -> Tensor:
+        """(tokens, D) what the vision encoder hands over for one input, under the function modes that are on."""
+        own = media.row_of(one.tensors, 0, one.encodings[0] if one.encodings else {})
+        getter = self.getter(kind)
+        known = {name: own[name] for name in inspect.signature(getter).parameters if name in own}
+        found = getter(**known).pooler_output
+        parts = list(found) if isinstance(found, (list, tuple)) else [found]
+        return torch.cat([part.flatten(0, -2) for part in parts])
+
+    @contextmanager
+    def handed_over(self, make: Callable[[Tensor, int], Tensor]) -> Iterator[list[tuple[Tensor, int]]]:
+        made: list[tuple[Tensor, int]] = []
+
+        def change(features: Tensor, token: int) -> Tensor:
+            made.append((make(features, token), token))
+            return made[-1][0].clone()
+
+        self._make = change
+        try:
+            yield made
+        finally:
+            self._make = None
+
+
+class VisionLanguagePlace(TextPlace):
+    """The tokens of a text, some of which stand for pieces of images."""
+
+    read: VisionLanguageRead
+
+    def __init__(self, read: Read) -> None:
+        super().__init__(read)
+        self._seen: tuple[list[Tensor], str | None] = ([], None)  # the last images that were drawn, and their picture
+
+    def part(self, stream: str, batch: Batch) -> tuple[Modality | None, Batch]:
+        return None, batch
 
     def inputs(self, batch: Batch) -> list[tuple[Tensor, str]]:
-        return [(batch.tensors[self.main], self.stream)]
+        return [(batch.tensors[self.read.main], self.read.stream)]
 
     def tiles(self, batch: Batch, row: int = 0) -> list[media.Tile] | None:
         """Return the tiles of one input, in the order of their kinds."""
         own = media.row_of(batch.tensors, row, batch.encodings[row] if batch.encodings else {})
-        ids = batch.tensors[self.main][row]
-        counts = {kind: int((ids == token).sum()) for kind, token in self.place_ids.items()}
-        return media.tiles_of(own, self.config, counts)
+        ids = batch.tensors[self.read.main][row]
+        counts = {kind: int((ids == token).sum()) for kind, token in self.read.place_ids.items()}
+        return media.tiles_of(own, self.read.config, counts)
 
-    def _token_ranks(self, ids: Sequence[int]) -> dict[str, list[int]]:
+    def token_ranks(self, ids: Sequence[int]) -> dict[str, list[int]]:
         """Return the positions of the tokens of each kind of media."""
-        return {kind: [i for i, token in enumerate(ids) if token == own] for kind, own in self.place_ids.items()}
+        return {kind: [i for i, token in enumerate(ids) if token == own] for kind, own in self.read.place_ids.items()}
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        texts = TextInput.units(self, batch, length, front, None)
+        texts = super().units(batch, length, front, None)
         result = []
         for row, units in enumerate(texts):
-            ids = batch.tensors[self.main][row][batch.real_BN[row]].tolist()
-            tiles, ranks = self.tiles(batch, row), self._token_ranks(ids)
+            ids = batch.tensors[self.read.main][row][batch.real_BN[row]].tolist()
+            tiles, ranks = self.tiles(batch, row), self.token_ranks(ids)
             labels, boxes = list(units.labels), [(0.0, 0.0, 0.0, 0.0)] * len(units)
             held = [place for places in ranks.values() for place in places]
             for number, place in enumerate(sorted(held)):
@@ -383,17 +398,17 @@ class VisionLanguageInput(StreamsInput, TextInput):
                     units,
                     labels=tuple(labels),
                     special=tuple(s and i not in inside for i, s in enumerate(units.special)),
-                    stream=tuple("image" if i in inside else self.stream for i in range(len(units))),
+                    stream=tuple("image" if i in inside else self.read.stream for i in range(len(units))),
                     **shape,
                 )
             )
         return result
 
-    def divided(self, units: Units, facts: Mapping[str, Any]) -> tuple[list[list[int]], Units] | None:
+    def divided(self, units: Units, by: Any, facts: Mapping[str, Any]) -> tuple[list[list[int]], Units] | None:
         """Words or sentences for the text; the images stay in pieces, unless regions are given."""
-        if self.segments == "token":
+        if by == "token":
             return None
-        by = self.segments if isinstance(self.segments, Mapping) else {"text": self.segments}
+        by = by if isinstance(by, Mapping) else {"text": by}
         if unknown := sorted(set(by) - {"text", "image", "images"}):
             raise BadInput(f'units has the key {unknown[0]!r}: give {{"text": …, "image": […]}}.')
         groups, joined = [[unit] for unit in range(len(units))], units
@@ -411,7 +426,7 @@ class VisionLanguageInput(StreamsInput, TextInput):
         tiles = self.tiles(batch, row)
         if tiles is None:
             return None
-        processor = getattr(self.processor, "image_processor", None)
+        processor = getattr(self.read.processor, "image_processor", None)
         scales = [getattr(processor, name, None) for name in ("image_mean", "image_std")]
         if not getattr(processor, "do_normalize", False):
             scales = [None, None]
@@ -435,51 +450,32 @@ class VisionLanguageInput(StreamsInput, TextInput):
         row, column = divmod(token - tile.first, tile.grid[1])
         return f"{row}, column {column}"
 
-    def vectors(self, one: Batch, kind: str) -> Tensor:
-        """(tokens, D) what the vision encoder hands over for one input, under the function modes that are on."""
-        own = media.row_of(one.tensors, 0, one.encodings[0] if one.encodings else {})
-        getter = self._getter(kind)
-        known = {name: own[name] for name in inspect.signature(getter).parameters if name in own}
-        found = getter(**known).pooler_output
-        parts = list(found) if isinstance(found, (list, tuple)) else [found]
-        return torch.cat([part.flatten(0, -2) for part in parts])
 
-    # Gradients at words and pixels, and relevance at words and features
+class VisionLanguageMask(StreamsMask, TextMask):
+    """Other tokens, and other pixels of a piece of an image, stand in place of masked ones."""
 
-    @contextmanager
-    def handed_over(self, make: Callable[[Tensor, int], Tensor]) -> Iterator[list[tuple[Tensor, int]]]:
-        made: list[tuple[Tensor, int]] = []
+    read: VisionLanguageRead
+    place: VisionLanguagePlace
 
-        def change(features: Tensor, token: int) -> Tensor:
-            made.append((make(features, token), token))
-            return made[-1][0].clone()
-
-        self._make = change
-        try:
-            yield made
-        finally:
-            self._make = None
-
-    def stream_inputs(self, stream: str, layout: Layout, placed: Any, whole: Modality) -> list[StreamInput]:
+    def stream_inputs(self, stream: str, layout: Layout, placed: Any, whole: Modality | None) -> list[StreamInput]:
         entries: list[StreamInput] = [WordEmbeddings(placed, stream, self, layout[stream], whole)]
         for kind, (name, _, _) in media.KINDS.items():
             if name in placed.batch.tensors:
-                self._require_tiles(placed.batch, "gradients at pixels cannot be assigned to them")
+                self.require_tiles(placed.batch, "gradients at pixels cannot be assigned to them")
                 entries.append(media.MediaPixels(placed, kind, self, layout[stream], name))
         return entries
 
-    def _require_tiles(self, batch: Batch, what: str, row: int = 0) -> list[media.Tile]:
-        tiles = self.tiles(batch, row)
+    def require_tiles(self, batch: Batch, what: str, row: int = 0) -> list[media.Tile]:
+        tiles = self.place.tiles(batch, row)
         if tiles is None:
-            raise NotOffered(NO_GRID.format(count=int(self._is_place(batch.tensors[self.main][row]).sum()), what=what))
+            held = self.read.is_place(batch.tensors[self.read.main][row])
+            raise NotOffered(NO_GRID.format(count=int(held.sum()), what=what))
         return tiles
-
-    # Masking
 
     @property
     def replacements(self) -> tuple[str, ...]:
         """Of the text, then of the images: each takes the one it has."""
-        known = [r for r in self._text.replacements if r in {"mask", "unk", "pad"}]
+        known = [r for r in self.read.text.mask.replacements if r in {"mask", "unk", "pad"}]
         return (*known, *BACKGROUNDS)
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
@@ -487,11 +483,11 @@ class VisionLanguageInput(StreamsInput, TextInput):
         words = [-1 if stream == "image" else i for i, stream in enumerate(units.stream)]
         owner = torch.full_like(real, -1, dtype=torch.long)
         owner[real] = torch.tensor(words, device=owner.device)
-        owners = {self.main: owner}
+        owners = {self.read.main: owner}
         if "image" not in units.stream:
             return owners
-        tiles, tensors = self._require_tiles(one, "they cannot be masked one by one"), one.tensors
-        ranks = self._token_ranks(tensors[self.main][0][real].tolist())
+        tiles, tensors = self.require_tiles(one, "they cannot be masked one by one"), one.tensors
+        ranks = self.place.token_ranks(tensors[self.read.main][0][real].tolist())
         pixels = {n: tensors[n][0] for n, _, _ in media.KINDS.values() if n in tensors}
         for name, token in media.owners_of(tiles, pixels).items():
             kind = next(kind for kind, (own, _, _) in media.KINDS.items() if own == name)
@@ -501,17 +497,34 @@ class VisionLanguageInput(StreamsInput, TextInput):
 
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
         require_known(self, name)
-        word = self.replacement_id(fitting(self._text, name))
-        if word in self.place_ids.values():
+        word = self.replacement_id(fitting(self.read.text.mask, name))
+        if word in self.read.place_ids.values():
             raise BadInput(f"replace={name!r} is the token that holds the place of an image: choose another.")
-        filling = {self.main: torch.full_like(one.tensors[self.main], word)}
+        filling = {self.read.main: torch.full_like(one.tensors[self.read.main], word)}
         background = name if name in BACKGROUNDS else BACKGROUNDS[0]
-        tiles = self.tiles(one) or []
+        tiles = self.place.tiles(one) or []
         for kind, (pixels, _, _) in media.KINDS.items():
             if pixels in one.tensors:
                 own = [tile for tile in tiles if tile.kind == kind]
                 filling[pixels] = media.filled(one.tensors[pixels][0], own, background)[None]
         return [filling]
+
+
+class VisionLanguageMean(TextMean):
+    """The next token of the text."""
+
+    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        steps, target = answered(self, batch, target)
+        if steps is batch:
+            return steps, target
+        shapes = [facts["media"] for facts in batch.encodings]
+        rows = steps.groups or steps.trunks or tuple(range(batch.size))
+        return replace(
+            steps, encodings=tuple({**f, "media": shapes[r]} for f, r in zip(steps.encodings, rows, strict=True))
+        ), target
+
+
+VisionLanguageInput = Modality.of(VisionLanguageRead, VisionLanguagePlace, VisionLanguageMask, VisionLanguageMean)
 
 
 def _places_of(tiles: Sequence[media.Tile], ranks: Mapping[str, Sequence[int]]) -> Iterator[int]:

@@ -13,7 +13,7 @@ import torch
 from whyformer import errors
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.modalities import Source
-from whyformer.inputs.text import TextInput
+from whyformer.inputs.text import TextRead
 from whyformer.jobs.folder import WHY, Commit, Entry, Failure, Written, failure_schema, parquet_bytes, table_of
 from whyformer.jobs.source import Part, Row, Unreadable, arrow, batches_of
 from whyformer.registry import get_method
@@ -168,16 +168,16 @@ class Worker:
             for row, parts in zip(rows, contents, strict=True)
             if all(isinstance(part, str) for part in parts) and any(part.strip() for part in parts)
         ]
-        modality = self.explainer.source([plain[0][0].content]).modality if plain else None
-        if not isinstance(modality, TextInput) or modality.processor is None:
+        read = self.explainer.source([plain[0][0].content]).modality.read if plain else None
+        if not isinstance(read, TextRead) or read.processor is None:
             return [1] * len(rows), None
         texts: list[Any] = [parts for _, parts in plain]
         if all(len(text) == 1 for text in texts):  # in one call, which the tokenizer spreads over its threads
-            ids = modality.encoding_of([text for (text,) in texts])["input_ids"]  # type: ignore[arg-type]
+            ids = read.encoding_of([text for (text,) in texts])["input_ids"]  # type: ignore[arg-type]
         else:
-            ids = [modality.encoding_of(*text)["input_ids"] for text in texts]
+            ids = [read.encoding_of(*text)["input_ids"] for text in texts]
         lengths = {row.place: len(tokens) for (row, _), tokens in zip(plain, ids, strict=True)}
-        return [lengths.get(row.place, 1) for row in rows], modality.max_length()
+        return [lengths.get(row.place, 1) for row in rows], read.max_length()
 
     def _encoded(self, rows: list[Row], failures: list[Failure]) -> list[tuple[list[Row], Source]]:
         """Encode rows as one batch; rows that fail are reported, and the others encoded without them."""

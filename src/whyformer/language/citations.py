@@ -409,12 +409,12 @@ def _written(explainer: CoreExplainer, prompt: Any, tokens: int) -> str:
     source = explainer.source([prompt])
     with explainer.borrowed():
         batch = source.batch()
-        if not is_causal(source.modality, batch):
+        if not is_causal(source.modality.mean, batch):
             raise NotOffered(
                 f"{type(explainer.model).__name__} does not predict the next token: give a language model, or answer=."
             )
-        source.modality.ask(Decoding(generate=tokens), "token")
-        return written_answer(source.modality, batch).strip()
+        batch = replace(batch, asked=source.asking(decoding=Decoding(generate=tokens)).asked)
+        return written_answer(source.modality.read, batch).strip()
 
 
 view_of.register(Citations, citations_page)

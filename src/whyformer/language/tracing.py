@@ -11,7 +11,7 @@ import numpy as np
 
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, TooLong, one_of, shown
 from whyformer.explainer import CoreExplainer
-from whyformer.inputs.decoding import Decoding, Stretch
+from whyformer.inputs.decoding import Stretch
 from whyformer.inputs.exchanges import Exchange, exchanges_of
 from whyformer.inputs.language import require_next_token
 from whyformer.inputs.modalities import Source
@@ -165,10 +165,9 @@ def _turn(
     prompt, written = _written_out(explainer, run, number, warnings)
     source = replace(explainer.source([(prompt, written)]), single=True)
     batch = source.batch()
-    require_next_token(source.modality, batch, "traces are")
-    source.modality.ask(Decoding(), "token")
+    require_next_token(source.modality.mean, batch, "traces are")
     try:
-        exchange = exchanges_of(source.modality, batch)[0]
+        exchange = exchanges_of(source.modality.read, batch)[0]
     except TooLong as error:
         raise TooLong(f"the run is too long at messages[{number}]: {error}") from error
     if exchange.spans is None:

@@ -157,7 +157,7 @@ class Learned(Result, Named):
     def require(self, run: Run) -> None:
         """Raise if it was learned for another model, or for another question."""
         refuse(run.modality)
-        if run.modality.segments != self.units:
+        if run.batch.asked.segments != self.units:
             raise BadInput(f"{self.name} was learned for units={self.units!r}: pass the same, or learn again.")
         if run.scalar != self.scalar:
             raise BadInput(f"{self.name} was learned for scalar={self.scalar!r}, not {run.scalar!r}.")
@@ -291,13 +291,13 @@ class UnitFeatures:
 def refuse(modality: Modality) -> None:
     """Raise for kinds of models whose record has no such features, before any pass."""
     reason = ""
-    if modality.opaque:
+    if modality.read.opaque:
         reason = "the model can only be called from outside (a function, a server), and features are read inside it"
-    elif modality.multi_input or modality.compares:
+    elif modality.read.joint or modality.mean.compares:
         reason = "the model has several streams of input, and features are those of one"
-    elif modality.objects:
+    elif modality.mean.objects:
         reason = "a detector has one explanation per object, and features are those of one output"
-    elif modality.mixes_rows:
+    elif modality.read.mixes_rows:
         reason = "rows of this table attend to each other, and features are those of one row"
     if reason:
         raise NotOffered(f"explanations cannot be learned here: {reason}.")

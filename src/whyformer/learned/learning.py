@@ -94,7 +94,7 @@ def learn(
         units=units, batch_size=batch_size, seed=seed, cache=cache, replace=replace, hold=hold, progress=progress
     )
     # The mean row of a table must not depend on which rows are gathered together.
-    plain = source.modality.stream == "table" and source.modality.reference is None
+    plain = source.modality.stream == "table" and source.modality.read.reference is None
     if plain:
         asked = dataclasses.replace(asked, reference=some_inputs(inputs, order[:512]))
     shown = sys.stderr.isatty() if progress is None else progress

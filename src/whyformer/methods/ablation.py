@@ -89,12 +89,14 @@ def occlusion(run: Run, *, replace: Replacement | Numbers = None) -> Attribution
     anything the model was trained on.
     """
     modality = run.modality
-    replacement: Any = default_replacement(modality) if replace is None else modality.replacement(replace)
+    replacement: Any = (
+        default_replacement(modality, run.batch) if replace is None else modality.mask.replacement(replace)
+    )
     scores = torch.zeros(run.keep_BN.shape, dtype=torch.float32, device=run.keep_BN.device)
     games: list[Game | None] = []
     used, remarks = Variants.used(run, replacement, replace is None)
     warnings: list[list[str]] = []
-    errors = torch.zeros_like(scores) if modality.samples else None
+    errors = torch.zeros_like(scores) if modality.mean.samples else None
     drops_of = _of_segments if run.segments else _of_units
     for row in run.track(range(run.batch.size), "occlusion"):
         drops_U, game, variants = drops_of(run, row, replacement)
@@ -102,7 +104,7 @@ def occlusion(run: Run, *, replace: Replacement | Numbers = None) -> Attribution
         warnings.append([*remarks, *variants.remarks])
         scores[row, run.keep_BN[row]] = drops_U.to(scores.device)
         if errors is not None:
-            errors[row, run.keep_BN[row]] = _sampling_errors(float(run.value_B[row]), drops_U, modality.samples)
+            errors[row, run.keep_BN[row]] = _sampling_errors(float(run.value_B[row]), drops_U, modality.mean.samples)
     checks = saved_by_prefix(games)
     return Attribution(scores, errors_BN=errors, checks=checks, warnings=warnings, used={"replace": used})
 
@@ -223,7 +225,7 @@ def two_ended(
     left_B = None if passes is None else passes - 1 - (found.passes_B if found else np.zeros(run.batch.size))
     if left_B is not None and rows > 1:
         kind, _, _ = str(replacement).partition(":")
-        replacement = run.modality.replacement(f"{kind}:{min(rows, max(1, int(left_B.min()) // (2 * most + 1)))}")
+        replacement = run.modality.mask.replacement(f"{kind}:{min(rows, max(1, int(left_B.min()) // (2 * most + 1)))}")
     fewer = [ONE_ROW.format(passes)] if passes is not None and rows > 1 and baselines_of(replacement) == 1 else []
     for row in run.track(range(run.batch.size), "two_ended"):
         players = players_B[row]

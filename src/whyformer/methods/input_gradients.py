@@ -14,7 +14,7 @@ from whyformer.engines.gradient.input_space import Norm
 from whyformer.engines.gradient.multi_stream import Where
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.stream_inputs import Baseline, fitted
-from whyformer.inputs.tensors import TensorInput, require_steps
+from whyformer.inputs.tensors import require_steps
 from whyformer.loan.borrow import known_about
 from whyformer.parameters import Count, Megabytes, Patches, Weight
 from whyformer.registry import method, one_backward
@@ -67,7 +67,9 @@ def integrated_gradients(
     Misleads when: the baseline is meaningful to the model (a sentence of [MASK] has its own prediction), or the
     completeness error is not small: raise ``steps``.
     """
-    by_name = isinstance(baseline, Mapping) and not run.modality.embeds  # the arguments of a module, as it takes them
+    by_name = (
+        isinstance(baseline, Mapping) and not run.modality.read.embeds
+    )  # the arguments of a module, as it takes them
     space = gradient_space(run, "input" if at is None and by_name else at)
     space.check_smoothing(patch_smoothing)
     wanted = _away_from_jumps(run, space, _default(run, space)) if baseline is None else baseline
@@ -92,7 +94,7 @@ def _default(run: Run, space: InputSpace) -> str | dict[str, str]:
     if isinstance(space, MultiStream):
         each = {entry.stream: entry.fillers[0] for entry in space.stream_inputs}
         return each if len(set(each.values())) > 1 else next(iter(each.values()))
-    return run.modality.default_baseline
+    return run.modality.mask.default_baseline
 
 
 def _away_from_jumps(run: Run, space: InputSpace, default: str | dict[str, str]) -> str | dict[str, str]:
@@ -101,8 +103,8 @@ def _away_from_jumps(run: Run, space: InputSpace, default: str | dict[str, str])
     A model that divides word vectors by their length gives the same output for a vector and for a hundredth of it: the
     whole change from zero to the input happens before the first point of the path.
     """
-    others = run.modality.other_baselines()
-    zeros = isinstance(space, SingleInput) and isinstance(default, str) and not run.modality.has_vector(default)
+    others = run.modality.mask.other_baselines()
+    zeros = isinstance(space, SingleInput) and isinstance(default, str) and not run.modality.mask.has_vector(default)
     if not zeros or not others:
         return default
     facts, key = known_about(run.modality.model), ("jumps at zero", getattr(space, "entrance", None) is None)
@@ -129,7 +131,7 @@ def _completeness_warnings(run: Run, baseline: object, share: float, steps: int)
     if run.modality.stream == "table" and isinstance(baseline, str) and baseline == "zero":
         advice = f"start at a typical row, processor=Table(…, reference=rows), or raise steps={steps}."
     else:
-        others = [other for other in run.modality.other_baselines() if other != baseline]
+        others = [other for other in run.modality.mask.other_baselines() if other != baseline]
         elsewhere = f"pass baseline={others[0]!r}" if others else "choose another baseline"
         advice = f"raise steps={steps}, or {elsewhere}."
     return [f"the completeness error is {share:.0%} of the change in output: {advice}"]
@@ -138,8 +140,8 @@ def _completeness_warnings(run: Run, baseline: object, share: float, steps: int)
 def alone(run: Run) -> Tensor:
     """Return (B, N) the effect of each unit alone, to first order: (x - x') · ∂s/∂x(x') at the baseline x'."""
     space = gradient_space(run, None)
-    baseline = "mean" if run.modality.pixels else _away_from_jumps(run, space, _default(run, space))
-    start, _ = _baseline(run, space, baseline, keep_special=run.modality.embeds)
+    baseline = "mean" if run.modality.place.pixels else _away_from_jumps(run, space, _default(run, space))
+    start, _ = _baseline(run, space, baseline, keep_special=run.modality.read.embeds)
     gradient = _integral(run, space, start, np.array([-1.0]), np.array([2.0]), MEMORY_MB)
     return space.per_unit((space.inputs - start) * gradient)
 
@@ -172,15 +174,15 @@ def _baseline(run: Run, space: InputSpace, baseline: Any, keep_special: bool | S
     inputs, free = space.inputs, _free(run, space, keep_special)
     if isinstance(baseline, (Tensor, np.ndarray, float)):
         return _started(space, fitted(baseline, inputs[0], "baseline").expand_as(inputs), free)
-    other = run.modality.baseline(baseline, run, keep_special)
+    other = run.modality.mask.baseline(baseline, run, keep_special)
     if other is not None:
         return space.seen(other)
     if baseline == "zero":
         return _started(space, torch.zeros_like(inputs), free)
     if baseline == "mean":  # per input, so that scores do not depend on the batch
         require_steps(run.modality.stream)
-        if isinstance(run.modality, TensorInput) and isinstance(space, SingleInput) and space.entrance is None:
-            run.modality.require_one_sequence(run.batch)
+        if space.entrance is None:
+            run.modality.place.require_one_sequence(run.batch)
         width = inputs.shape[-1]
         means = [vectors[space.real(row)].reshape(-1, width).mean(0) for row, vectors in enumerate(inputs)]
         return _started(space, torch.stack(means)[:, None].expand_as(inputs), free)
@@ -201,7 +203,7 @@ def _free(run: Run, space: SingleInput, keep_special: bool | Sequence[int]) -> T
             raise NotOffered("keep_special is for tokens; this input has none that are special.")
         return torch.ones([1] * inputs.ndim, dtype=torch.bool, device=inputs.device)
     aligned = space.entrance is None or not run.study.extra
-    open_BN = run.modality.open_tokens(run.batch, keep_special) if aligned else None
+    open_BN = run.modality.mask.open_tokens(run.batch, keep_special) if aligned else None
     if open_BN is not None:
         return open_BN[:, :, None]
     if keep_special not in (True, False):

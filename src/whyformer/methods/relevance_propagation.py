@@ -229,12 +229,14 @@ def attn_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> A
 def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     """Return input × modified gradient per attention position."""
     modality, whole = run.modality, run
-    if run.attended is not None and not (modality.embeds or modality.pixels):  # columns that go around the tokens
+    if run.attended is not None and not (
+        modality.read.embeds or modality.place.pixels
+    ):  # columns that go around the tokens
         run = run.attended
     sites = run.study.sites
-    apart = modality.embeds and bool(sites) and not run.study.one_stream
+    apart = modality.read.embeds and bool(sites) and not run.study.one_stream
     # A learned query that pools one input (SigLIP's classifier) is not an input: no relevance goes to another stream.
-    pools = not modality.multi_input and not modality.embeds and run.multi_stream
+    pools = not modality.read.joint and not modality.read.embeds and run.multi_stream
     if apart or any(site.kind == "cross" and not (pools and site.streams[0] == "queries") for site in sites):
         raise NotOverUnits(
             "the model has several streams of tokens, and scores of one stream would omit the relevance of the others."
@@ -244,10 +246,10 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     # Scattered: the input is several tensors (a table with categories, an image with its text), or its entries are not
     # the units (raw audio).
     first = trace.leaves[0]
-    scattered = modality.multi_input and not trace.features
-    if not (modality.embeds or modality.pixels):
+    scattered = modality.read.joint and not trace.features
+    if not (modality.read.embeds or modality.place.pixels):
         single = len(trace.leaves) == 1 and first.ndim > 1 and whole is run
-        scattered = not (single and modality.in_steps(first, run.batch, run.length))
+        scattered = not (single and modality.place.in_steps(first, run.batch, run.length))
     if scattered and at == "input":
         raise NotOffered(
             "at='input' needs one tensor whose entries are the units (token ids, pixels, floats), and this input has "

@@ -119,9 +119,9 @@ class Run(TracedBatch):
     def by_input(self) -> Run:
         """Return the same batch with all units of the inputs; itself, where attention runs over all of them."""
         modality, study = self.modality, self.study
-        if not study.sites or modality.multi_input or self.batch.reference_rows:
+        if not study.sites or modality.read.joint or self.batch.reference_rows:
             return self
-        if self.input_length is not None and modality.covers(self.batch, self.input_length):
+        if self.input_length is not None and modality.place.covers(self.batch, self.input_length):
             return self
         run = Run(
             modality,

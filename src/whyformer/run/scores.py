@@ -87,12 +87,12 @@ class ScoredBatch:
         study = self.study
         if not study.sites:
             if study.grid is None or self.batch.by_input:  # a grid inside the model is not that of the units
-                return self.modality.length(self.batch)
+                return self.modality.place.length(self.batch)
             return study.grid[0] * study.grid[1]
         if study.windows is not None:
             return study.windows.sizes[0]
-        if self.modality.lengths_vary:
-            return self.modality.length(self.batch) + study.extra
+        if self.modality.place.lengths_vary:
+            return self.modality.place.length(self.batch) + study.extra
         return study.sites[0].keys
 
     @property
@@ -107,9 +107,9 @@ class ScoredBatch:
             sizes = self.stream_sizes.items()
             return torch.cat([streams.keep_in(self.modality, self.batch, stream, size) for stream, size in sizes], 1)
         keep_BN = self.batch.keep_BN
-        if self.modality.embeds and keep_BN is not None and keep_BN.shape[1] == self.length:
+        if self.modality.read.embeds and keep_BN is not None and keep_BN.shape[1] == self.length:
             return keep_BN  # the same object: its numbers are cached on the host
-        return self.modality.keep(self.batch, self.length, self.front)
+        return self.modality.place.keep(self.batch, self.length, self.front)
 
     @cached_property
     def unpadded(self) -> bool:
@@ -120,12 +120,12 @@ class ScoredBatch:
     def units(self) -> list[Units]:
         if self.multi_stream:
             return streams.units_of(self.modality, self.batch, self.stream_sizes, self.study.grid)
-        return self.modality.units(self.batch, self.length, self.front, self.study.grid)
+        return self.modality.place.units(self.batch, self.length, self.front, self.study.grid)
 
     def input_span(self, row: int) -> slice:
         """Return the units that are the input's own tokens: a model may add others around a text (a learned [CLS])."""
         count, extra = len(self.units[row]), self.study.extra
-        if self.multi_stream or self.modality.multi_input or not self.modality.embeds or extra <= 0:
+        if self.multi_stream or self.modality.read.joint or not self.modality.read.embeds or extra <= 0:
             return slice(0, count)
         before = extra if self.front is None else self.front
         return slice(before, count - (extra - before))
@@ -133,7 +133,7 @@ class ScoredBatch:
     def removable(self, row: int) -> list[bool]:
         """Return, per unit of one input, whether it can be masked."""
         units, span = self.units[row], self.input_span(row)
-        may = self.modality.removable(units)
+        may = self.modality.mask.removable(units, self.batch)
         if self.batch.answers:  # tokens that are explained stay
             may = [may[i] and i - span.start <= self.batch.answers[row].start for i in range(len(units))]
         return [may[i] and span.start <= i < span.stop for i in range(len(units))]
@@ -142,7 +142,8 @@ class ScoredBatch:
     def segments(self) -> list[tuple[list[list[int]], Units]]:
         """Return, per input, the groups of units that are scored as one, and the units they form; [] if ungrouped."""
         facts: tuple[Any, ...] = self.batch.encodings or ({},) * len(self.units)
-        divided = [self.modality.divided(units, known) for units, known in zip(self.units, facts, strict=True)]
+        place, by = self.modality.place, self.batch.asked.segments
+        divided = [place.divided(units, by, known) for units, known in zip(self.units, facts, strict=True)]
         return [segments for segments in divided if segments is not None]
 
     @cached_property
@@ -155,7 +156,7 @@ class ScoredBatch:
 
     def per_unit(self, detail: Tensor, largest: bool = False) -> Tensor:
         """(B, …) attribution of the input's own numbers → (B, N), by sum or by the largest."""
-        return self.modality.per_unit(detail, self, largest)
+        return self.modality.place.per_unit(detail, self, largest)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -201,7 +202,7 @@ class ScoredBatch:
                 said_BN[row, places] = (sizes / sizes.sum()).to(said_BN.device)
             return said_BN
         chosen = [tuple(p for p in span if p is not None) for span in self.batch.spans]
-        chosen = chosen or [(p,) for p in self.batch.positions if not self.modality.objects]
+        chosen = chosen or [(p,) for p in self.batch.positions if not self.modality.mean.objects]
         if chosen:  # the target chooses the rows
             own_BN = self.keep_BN.cumsum(1) - 1 - (0 if self.front is None else self.front)
             rows = zip(own_BN, chosen, strict=True)
@@ -257,7 +258,7 @@ class ScoredBatch:
     @property
     def _looks_up(self) -> bool:
         """Whether the rows that feed the head are looked up for each input."""
-        return self.study.readout is not None and self.study.readout.looked_up(self.modality.lengths_vary)
+        return self.study.readout is not None and self.study.readout.looked_up(self.modality.place.lengths_vary)
 
     def elsewhere(self, first_query: int, spoke_BQ: Tensor) -> Tensor | None:
         """(B,) whether other rows of the last map have a gradient than the read-out rule reads; None: not checked."""
@@ -301,7 +302,7 @@ class ScoredBatch:
     @property
     def waits(self) -> bool:
         """Whether the logits of a single input are not known yet and may come from a batch with its variants."""
-        plain = not (self.batch.answers or self.batch.spans or self.batch.reference_rows or self.modality.opaque)
+        plain = not (self.batch.answers or self.batch.spans or self.batch.reference_rows or self.modality.read.opaque)
         alone = self.batch.size == 1 and self.together is self.batch and self.batch.shared is None
         return self._logits is None and alone and plain
 
@@ -406,7 +407,7 @@ class ScoredBatch:
 
     def require_apart(self, batch: Batch, logits: Tensor) -> None:
         """Raise if rows change each other's logits, unless that was tried; rows of a table may (SAINT)."""
-        if not (batch.reference_rows or self.modality.mixes_rows or self.modality.kind == "prompt"):
+        if not (batch.reference_rows or self.modality.read.mixes_rows or self.modality.kind == "prompt"):
             part, positions = self._part_of(batch), self.positions(batch)
             self.setup_forwards += require_apart(self.modality.model, logits, part, positions)
 
@@ -439,13 +440,13 @@ class ScoredBatch:
         """Return one input without its padding, where padding changes nothing, which takes two passes once."""
         known = known_about(self.modality.model)
         before = len(known)
-        one = self.modality.trimmed(one)
+        one = self.modality.read.trimmed(one)
         self.setup_forwards += 2 * (len(known) > before)
         return one
 
     def positions(self, batch: Batch) -> int:
         """Return the number of positions in all rows of a batch; of inputs of one length, the number of rows."""
-        return batch.size * (self.modality.length(batch) if self.modality.lengths_vary else 1)
+        return batch.size * (self.modality.place.length(batch) if self.modality.place.lengths_vary else 1)
 
     def _part_of(self, batch: Batch) -> Callable[[slice], Tensor]:
         """Return a function that runs some rows of a batch without the others."""
@@ -474,7 +475,7 @@ class ScoredBatch:
             try:
                 logits = self.forward(chunk, [owner] * chunk.size) if logits_of is None else logits_of(chunk)
             except ModelFailed as failure:
-                if self.modality.opaque:  # a server that fails does so whatever it is sent
+                if self.modality.read.opaque:  # a server that fails does so whatever it is sent
                     raise
                 _ = self.logits  # raises if the input itself is at fault
                 said = str(failure).split(" (in ")[0].split(", when it was run")[0]
@@ -493,7 +494,7 @@ class ScoredBatch:
         if form in self.study.undisturbed:
             return
         one_row = self.together.shared is not None or self.batch.reference_rows > 0
-        part, apart = self._part_of(self.together), not (one_row or self.modality.mixes_rows)
+        part, apart = self._part_of(self.together), not (one_row or self.modality.read.mixes_rows)
         self.setup_forwards += require_same(self.modality.model, logits, part, apart, self.positions(self.batch))
         self.study.undisturbed.add(form)
 
@@ -501,7 +502,7 @@ class ScoredBatch:
         """Return what may change the code path of the model: several inputs, rough length, where there is padding."""
         masks = [mask for name, mask in self.batch.tensors.items() if "mask" in name and mask.ndim == 2]
         masks += [] if self.batch.keep_BN is None else [self.batch.keep_BN]
-        length = self.modality.length(self.batch).bit_length() if self.modality.lengths_vary else 0
+        length = self.modality.place.length(self.batch).bit_length() if self.modality.place.lengths_vary else 0
         gaps = []  # is anything hidden, at the start of a row, at its end?
         for mask in masks:
             mask_BN = on_host(mask).bool()

@@ -192,22 +192,25 @@ class Session:
         memory: str = "full",
         foldable: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.source = source = inputs if isinstance(inputs, Source) else loaded.source(inputs)
+        source = inputs if isinstance(inputs, Source) else loaded.source(inputs)
         if decoding is not PLAIN or units != "token":
-            source.modality.ask(decoding, units)
+            source = source.asking(decoding=decoding, segments=units)
+        self.source = source
         if isinstance(target, list) and len(target) != source.size:
             raise BadInput(f"targets: {len(target)}, inputs: {source.size}. Give one target, or one per input.")
         aims = target if isinstance(target, list) else [target]
-        if not source.modality.objects and any(isinstance(aim, float) for aim in aims):  # a threshold of detections
+        if not source.modality.mean.objects and any(
+            isinstance(aim, float) for aim in aims
+        ):  # a threshold of detections
             raise not_allowed("target", target, AIMS)
         self.loaded, self.model, self.modality, self.single = loaded, loaded.model, source.modality, source.single
         # Facts about a model are stored by the arguments that it is called with.
-        arguments = source.modality.called_with({} if source.whole is None else source.whole.constants)
+        arguments = source.modality.read.called_with({} if source.whole is None else source.whole.constants)
         self._arguments = argument_name(arguments) if arguments else ""
         called_with(self.model, self._arguments)
         self.target, self.seed, self.memory = target, seed, memory
         self.foldable = foldable  # whether all methods can run without stored attention maps
-        self.scalar = source.modality.scalar(scalar)
+        self.scalar = source.modality.mean.scalar(scalar)
         if decoding.span and self.scalar in {"logit", "centred"}:  # an answer of several tokens has no logit
             self.scalar = "log_probability"
         self.keep_layers, self.at_once, self.track = keep_layers, at_once, tracker(progress)
@@ -219,11 +222,11 @@ class Session:
         if at_once:
             self.padded = hidden_padding(self.modality, source.whole or source.batch())  # one row per input
             # One row per explanation. The model runs here if an input gives several.
-            self.batch, self.target = self.modality.expanded(self.padded, target)
+            self.batch, self.target = self.modality.mean.expanded(self.padded, target)
             if self.target is not None:
-                self.batch = at_positions(self.modality, self.batch, self.target)
+                self.batch = at_positions(self.modality.read, self.batch, self.target)
             self.size, device = self.batch.size, next(iter(self.batch.tensors.values())).device
-            self.one_by_one = self.modality.one_by_one(self.batch)  # each is studied and run separately
+            self.one_by_one = self.modality.read.one_by_one(self.batch)  # each is studied and run separately
         self.asked_size = batch_size  # None: nobody asked for one
         self.step = batch_size or (BATCH_SIZE if device.type == "cpu" else BATCH_SIZE_ON_DEVICE)
         if known_about(self.model).get(MIXES):
@@ -255,20 +258,22 @@ class Session:
     def part(self, rows: Sequence[int]) -> Batch:
         if not self.at_once:
             targets = [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
-            batch = self.modality.located(hidden_padding(self.modality, self.source.batch(rows)), targets)
-            return at_positions(self.modality, batch, targets)
+            batch = self.modality.mean.located(hidden_padding(self.modality, self.source.batch(rows)), targets)
+            return at_positions(self.modality.read, batch, targets)
         if list(rows) == list(range(self.size)) and not self.one_by_one:
             return self.batch
         batch = self.batch.select(rows)
         if batch.trunks:
             return shortened(batch)
-        own = self.one_by_one and bool(batch.raw or self.modality.one_by_one(self.batch))  # tensors are as they came
-        return self.modality.alone(batch) if own else batch
+        own = self.one_by_one and bool(
+            batch.raw or self.modality.read.one_by_one(self.batch)
+        )  # tensors are as they came
+        return self.modality.read.alone(batch) if own else batch
 
     def alone(self, row: int) -> Batch:
         """Return one input by itself, without padding at its end."""
         one = self.part([row])
-        return one if self.one_by_one else self.modality.trimmed(one)
+        return one if self.one_by_one else self.modality.read.trimmed(one)
 
     def run(
         self,
@@ -289,10 +294,10 @@ class Session:
         target = [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
         target = list(batch.targets) or target
         if beside:
-            batch = self.modality.beside_reference_rows(batch)
+            batch = self.modality.read.beside_reference_rows(batch)
             target = [*target, *[None] * batch.reference_rows] if isinstance(target, list) else target
         study = self.studied(batch) if self.one_by_one else self.study
-        read = None if scalar is None else self.modality.scalar(scalar)
+        read = None if scalar is None else self.modality.mean.scalar(scalar)
         run = self.run_of(batch, read, None if own_answer else target, study)
         run.numbers = rows
         return run
@@ -312,7 +317,7 @@ class Session:
             track=self.track,
         )
         free = self.asked_size is None and self.step == BATCH_SIZE and self.modality.kind != "prompt"
-        if free and (run.study.sites or self.modality.lengths_vary):  # else it is not known how long an input is
+        if free and (run.study.sites or self.modality.place.lengths_vary):  # else it is not known how long an input is
             run.batch_size = max(self.step, min(BATCH_SIZE_ON_DEVICE, POSITIONS // max(1, run.length)))
         return run
 

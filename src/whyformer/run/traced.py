@@ -89,7 +89,7 @@ class TracedBatch(ScoredBatch):
         return KeptPass() if own is None else own
 
     def require_one_input(self) -> None:
-        if self.modality.multi_input:
+        if self.modality.read.joint:
             raise NotOffered(
                 "gradients at the input are taken with respect to one tensor, and this model has several streams of "
                 "input: the others would be left out."
@@ -141,14 +141,14 @@ class TracedBatch(ScoredBatch):
         batch, floats = self._with_floats(leaf)
         seen = BeforeAttention(self.rows_run, self.length)
         seen.add(*leaves)
-        lookups = self.modality.looked_up(batch.shared or self.batch, leaf)
+        lookups = self.modality.read.looked_up(batch.shared or self.batch, leaf)
         if steps:
             rules = PlannedRules(steps, lookups, rules.attention_is_constant)  # type: ignore[union-attr]
         with torch.enable_grad():
             with (
                 answered() as answer,
                 nullcontext() if steps else lookups,
-                self.modality.handed_over(lambda features, _: leaf(features)) as features,
+                self.modality.read.handed_over(lambda features, _: leaf(features)) as features,
                 rules or nullcontext(),
                 seen if modes else nullcontext(),
                 kept.used_by(None),
@@ -232,8 +232,8 @@ class TracedBatch(ScoredBatch):
 
                 batch, _ = self._with_floats(other)
                 with (
-                    self.modality.looked_up(batch.shared or self.batch, other),
-                    self.modality.handed_over(lambda features, _: other(features)),
+                    self.modality.read.looked_up(batch.shared or self.batch, other),
+                    self.modality.read.handed_over(lambda features, _: other(features)),
                 ):
                     return self.scalars(output.logits(batch))
 

@@ -155,7 +155,7 @@ class MarkingSurvey(Survey):
         self.reorders = False  # this input is not in that order
         self.pooled = 0  # after how many attentions, one at least, positions were first combined
         self.embedded: set[int] = set()  # addresses of what lookups read before the first attention
-        for tensor, stream in run.modality.inputs(run.one):
+        for tensor, stream in run.modality.place.inputs(run.one):
             self._marks.put(tensor, Ancestry(stream))
 
     def first_values(self) -> Tensor | None:

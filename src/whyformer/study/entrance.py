@@ -39,9 +39,9 @@ def hidden_padding(modality: Modality, batch: Batch) -> Batch:
 
     A candidate is a run of the embedding's padding index at either end; it is padding if nobody attends to it.
     """
-    if not modality.padding_in_doubt:
+    if not modality.place.padding_in_doubt:
         return batch
-    if not modality.embeds or any("mask" in name for name in batch.tensors):
+    if not modality.read.embeds or any("mask" in name for name in batch.tensors):
         main = batch.tensors.get(modality.main)
         doubtful = [  # what attention_mask and padding masks mean is agreed upon
             name
@@ -77,8 +77,8 @@ def _maps_of(modality: Modality, one: Batch, length: int) -> list[Tensor]:
 def _right_way_round(modality: Modality, batch: Batch, doubtful: list[str]) -> Batch:
     """Invert a mask whose True means "hide", as in torch: then no position attends to what was taken for real."""
     keep_BN = batch.keep_BN
-    if keep_BN is None and not modality.embeds:
-        keep_BN = modality.keep(batch, batch.tensors[modality.main].shape[1], None)
+    if keep_BN is None and not modality.read.embeds:
+        keep_BN = modality.place.keep(batch, batch.tensors[modality.main].shape[1], None)
     if keep_BN is None:
         return batch
     rows = (keep_BN.any(1) & ~keep_BN.all(1)).nonzero()[:, 0].tolist()  # where it hides something, but not all
@@ -138,7 +138,7 @@ def require_real_rows(modality: Modality, batch: Batch, keep_BN: Tensor, study: 
     # The first row or the first real one? An input without padding does not tell. Asked once per model; where
     # rows are looked up, of each input.
     first, last, facts = study.readout.kind != "last", study.sites[-1], known_about(modality.model)
-    each, asked = study.readout.looked_up(modality.lengths_vary), ("reads real rows", first)
+    each, asked = study.readout.looked_up(modality.place.lengths_vary), ("reads real rows", first)
     padded = (~keep_BN.all(1) if each else ~keep_BN[:, 0 if first else -1]).nonzero()[:, 0].tolist()
     known = asked in facts or study.readout.kind in {"mean", "rows"}
     if not padded or (known and not each) or last.queries != last.keys:
@@ -182,8 +182,8 @@ def misplaced(
     reorders: the model sorts by content, and the input is not in that order.
     """
     one, length, modality = run.one, first_BHKD.shape[2], run.modality
-    units = modality.units(one, length, front, grid)[0]
-    places = modality.keep(one, length, front)[0].nonzero()[:, 0].tolist()
+    units = modality.place.units(one, length, front, grid)[0]
+    places = modality.place.keep(one, length, front)[0].nonzero()[:, 0].tolist()
     try:
         owners = _owners(modality, units, one, length, front)
     except NotOffered:
@@ -208,7 +208,7 @@ def misplaced(
         if after_BHKD.shape != first_BHKD.shape:
             return None
         moved, expected = moved_at(first_BHKD, after_BHKD), {places[u]: u for u in touched}
-        if modality.pixels and (not_own := moved & own):
+        if modality.place.pixels and (not_own := moved & own):
             return Misplaced(NOT_OWN.format(count=length, patches=len(there), place=min(not_own)))
         if (place := _unheard(moved, expected)) is not None:
             message = ELSEWHERE.format(unit=_named(units, expected[place]), place=place)
@@ -245,16 +245,16 @@ def misplaced_in_streams(
             continue
         try:
             part, view = run.modality.part(step.query, run.one)
-            words = part.embeds and view.keep_BN is not None and part.main in run.one.tensors  # T5 makes its own
+            words = part.read.embeds and view.keep_BN is not None and part.main in run.one.tensors  # T5 makes its own
             if words and run.one.tensors[part.main].data_ptr() in embedded:
                 continue
             before = run.values(site=step.site) if step.site else first_BHKD
             length = before.shape[2]
             if step.query == run.modality.stream and _along_last_axis(run, before, step.site):
                 return Misplaced(CHANNELS_FIRST)
-            if not (words or part.pixels):
+            if not (words or part.place.pixels):
                 continue
-            units = None if words else part.units(view, length, None, grid)[0]
+            units = None if words else part.place.units(view, length, None, grid)[0]
             owners, places = _words(part, view, run.one) if units is None else _patches(part, view, units, length)
             plain = [u for u in range(len(places)) if units is None or not units.special[u]]
             variant, touched = _changed(run.one, owners, _sets(plain, columns=False)[0])
@@ -287,19 +287,21 @@ def misplaced_pieces(run: Passes) -> NotOverUnits | None:
     """The same for images among the tokens of a text: a piece that is changed has to change its own token."""
     modality: Any = run.modality
     one = run.one
-    for kind, token_of in modality.pieces(one).items():
+    for kind, token_of in modality.place.pieces(one).items():
         count = int(max(owner.max() for owner in token_of.values())) + 1
         chosen = _sets(range(count), columns=False)[0]
         variant, touched = _changed(one, token_of, chosen)
         try:
             with torch.no_grad(), NoAttention():
-                before, after = modality.vectors(one, kind), modality.vectors(variant, kind)
+                before, after = modality.read.vectors(one, kind), modality.read.vectors(variant, kind)
         except (WhyformerError, RuntimeError, IndexError, ValueError):  # an encoder that does not run without attention
             return None
         moved = set((before != after).any(-1).nonzero()[:, 0].tolist())
         if (token := _unheard(moved, {t: t for t in touched})) is not None:
             return NotOverUnits(
-                ELSEWHERE.format(unit=f"the patch in row {modality.row_and_column(one, kind, token)}", place=token)
+                ELSEWHERE.format(
+                    unit=f"the patch in row {modality.place.row_and_column(one, kind, token)}", place=token
+                )
             )
     return None
 
@@ -314,7 +316,7 @@ def in_parts(run: Passes, first_BHKD: Tensor, length: int) -> bool:
     _, heads, keys, _ = first_BHKD.shape
     if not keys < length or length % keys or heads % (length // keys) or run.modality.main not in run.one.tensors:
         return False
-    if run.modality.embeds:
+    if run.modality.read.embeds:
         after_BHKD = first_values(partial(run.shifted, 0), run.names)
     else:
         main = run.modality.main
@@ -341,10 +343,10 @@ def _words(part: Modality, view: Batch, one: Batch) -> tuple[dict[str, Tensor], 
 
 def _patches(part: Modality, view: Batch, units: Units, length: int) -> tuple[dict[str, Tensor], list[int]]:
     """Return the patch that each pixel lies in, and the position of each patch."""
-    places = part.keep(view, length, None)[0].nonzero()[:, 0].tolist()
+    places = part.place.keep(view, length, None)[0].nonzero()[:, 0].tolist()
     if len(places) != len(units):
         raise IndexError("some positions are of no unit")
-    return part.owners(units, view), places
+    return part.mask.owners(units, view), places
 
 
 def _sets(there: Sequence[int], columns: bool) -> list[list[int]]:
@@ -359,8 +361,8 @@ def _sets(there: Sequence[int], columns: bool) -> list[list[int]]:
 
 def _owners(modality: Modality, units: Units, one: Batch, length: int, front: int | None) -> dict[str, Tensor]:
     """Return the unit that each entry of the input belongs to, also where the model puts tokens around a text."""
-    if not modality.embeds or one.keep_BN is None:
-        return modality.owners(units, one) if modality.fillers else {}
+    if not modality.read.embeds or one.keep_BN is None:
+        return modality.mask.owners(units, one) if modality.mask.fillers else {}
     extra = length - one.keep_BN.shape[1]
     unit = torch.full_like(one.tensors[modality.main][0], -1)
     ranks = torch.arange(int(one.keep_BN[0].sum()), device=unit.device)

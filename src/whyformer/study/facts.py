@@ -134,7 +134,7 @@ def leak_of(run: Passes, sites: int, real: Tensor, read: Set[int] | None, extra:
     length, probe = len(real), Probe(0, position, {len(real): {position}})
     # Where there are embeddings, what happens before the first site is audited as well. Convolutional front ends mix
     # neighbours legitimately: there the audit starts at the first site.
-    embedded = run.modality.embeds and not extra
+    embedded = run.modality.read.embeds and not extra
 
     def changed(strength: float, embedded: bool = embedded) -> Marks:
         forward = partial(run.shifted, position, strength) if embedded else run

@@ -135,7 +135,7 @@ class Passes:
                 other[row] = other[row].lerp(shifted(other[row]), strength)
             return other
 
-        with self.modality.looked_up(self.one, shift), self.modality.handed_over(shift_image):
+        with self.modality.read.looked_up(self.one, shift), self.modality.read.handed_over(shift_image):
             return self()
 
     def values(self, variant: Batch | None = None, site: int = 0) -> Tensor:
@@ -454,18 +454,21 @@ def confirmed(run: Passes, readout: Readout, sites: Sequence[SiteFacts], extra: 
         reached = readout_rows(run, last, other)
         if reached.maximum:
             return True
-        return reached.followed == readout.weights(modality.keep(other, reached.of, front))[0].nonzero()[:, 0].tolist()
+        return (
+            reached.followed
+            == readout.weights(modality.place.keep(other, reached.of, front))[0].nonzero()[:, 0].tolist()
+        )
 
-    if modality.pixels and len(run.one.tensors) == 1 and site.queries == site.keys:
+    if modality.place.pixels and len(run.one.tensors) == 1 and site.queries == site.keys:
         turned = run.one.with_tensors(**{modality.main: run.one.tensors[modality.main].flip(-1, -2)})
         if not holds(turned, None):
             return Readout("rows", tuple(range(site.keys)), varies=True)
-    if modality.multi_input and modality.kind == "language" and readout.kind == "last":
+    if modality.read.joint and modality.kind == "language" and readout.kind == "last":
         return readout  # explained at the last token by us; with images in it, a text has no other order
-    fits = site.queries == site.keys == modality.length(run.one) + extra
-    if readout.kind == "rows" or not modality.lengths_vary or not fits or run.one.positions or run.one.spans:
+    fits = site.queries == site.keys == modality.place.length(run.one) + extra
+    if readout.kind == "rows" or not modality.place.lengths_vary or not fits or run.one.positions or run.one.spans:
         return readout
-    other = reordered(run.one, modality.length(run.one))
+    other = reordered(run.one, modality.place.length(run.one))
     try:
         if other is not None and holds(other, front):
             return readout

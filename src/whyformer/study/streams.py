@@ -82,12 +82,15 @@ def made_of(run: Passes, source: int, first: int, places_N: Tensor) -> Tensor | 
 def lengths(modality: Modality, batch: Batch, schedule: Schedule) -> dict[str, int]:
     """Positions of each stream in this batch: as studied, except where every input has its own length."""
     parts = {stream: modality.part(stream, batch) for stream in schedule.shown}
-    return {s: part.length(view) if part.lengths_vary else schedule.lengths[s] for s, (part, view) in parts.items()}
+    return {
+        stream: part.place.length(view) if part.place.lengths_vary else schedule.lengths[stream]
+        for stream, (part, view) in parts.items()
+    }
 
 
 def placed(modality: Modality, batch: Batch, schedule: Schedule) -> Schedule:
     """The schedule with its links as they are in this batch."""
-    places_BN = modality.places(batch) if schedule.links else None
+    places_BN = modality.read.covered(batch) if schedule.links else None
     if places_BN is None:
         return schedule
     return replace(schedule, links=tuple(link.at(places_BN) for link in schedule.links))
@@ -95,7 +98,7 @@ def placed(modality: Modality, batch: Batch, schedule: Schedule) -> Schedule:
 
 def links_of(run: Passes, schedule: Schedule, feeding: Iterable[str]) -> tuple[Link, ...]:
     """Streams whose result is placed among the tokens of the main one (image tokens in a language model)."""
-    places_BN, into = run.modality.places(run.one), run.modality.stream
+    places_BN, into = run.modality.read.covered(run.one), run.modality.stream
     firsts = [s.site for s in schedule.steps if s.query == into and s.used]
     if places_BN is None or not firsts:
         return ()
@@ -122,14 +125,14 @@ def slices(sizes: dict[str, int]) -> dict[str, slice]:
 def keep_in(modality: Modality, batch: Batch, stream: str, size: int) -> Tensor:
     """(B, N) real positions of one stream."""
     part, view = modality.part(stream, batch)
-    return part.keep(view, size, None)
+    return part.place.keep(view, size, None)
 
 
 def units_of(modality: Modality, batch: Batch, sizes: dict[str, int], grid: tuple[int, int] | None) -> list[Units]:
     each = []
     for stream, size in sizes.items():
         part, view = modality.part(stream, batch)
-        units = part.units(view, size, None, grid)
+        units = part.place.units(view, size, None, grid)
         # A part that is the modality itself (image tokens inside a text) knows better which stream a unit is of.
         each.append(units if part is modality else [replace(u, stream=(stream,) * len(u)) for u in units])
     return [joined(parts) for parts in zip(*each, strict=True)]
@@ -167,18 +170,18 @@ def readouts_of(run: Passes, schedule: Schedule) -> dict[str, Readout]:
             )
     for stream, rows in _direct(run, schedule).items():
         part, view = modality.part(stream, one)
-        keep = part.keep(view, sizes[stream], None)[0].cpu()
+        keep = part.place.keep(view, sizes[stream], None)[0].cpu()
         rank = {int(p): i for i, p in enumerate(keep.nonzero()[:, 0])}
         real = [rank[r] for r in rows if r in rank]
         if real:
             rule = readout_of(real, sizes[stream], len(rank), set())
-            if modality.generates and real == [len(rank) - 1]:  # also where a single token is first and last
+            if modality.mean.generates and real == [len(rank) - 1]:  # also where a single token is first and last
                 rule = Readout("last")
-            if stream == modality.positioned:  # which row is read is the target's choice, not the model's
+            if stream == modality.mean.positioned:  # which row is read is the target's choice, not the model's
                 rule = Readout("rows", tuple(real))
-            guessed = rule.kind == "last" and not modality.generates and not any("mask" in n for n in one.tensors)
+            guessed = rule.kind == "last" and not modality.mean.generates and not any("mask" in n for n in one.tensors)
             # Without a mask an end-of-text token may only happen to be last here: look at each input.
-            readouts[stream] = Readout("rows", tuple(real)) if guessed and part.lengths_vary else rule
+            readouts[stream] = Readout("rows", tuple(real)) if guessed and part.place.lengths_vary else rule
     if not readouts:
         raise CaptureError(
             "no row of any stream reaches the model's output directly, so the output position was not found. Check "
@@ -205,9 +208,9 @@ def readout_weights(
         rule = rules.get(stream, Readout("rows"))
         fixed = rule.kind != "rows"
         parts[stream] = weights = rule.weights(keep_BN) if fixed else torch.zeros_like(keep_BN, dtype=torch.float32)
-        if not fixed and stream == modality.positioned and batch.positions:
+        if not fixed and stream == modality.mean.positioned and batch.positions:
             weights[range(batch.size), list(batch.positions)] = 1
-        elif stream in rules and not (fixed and (modality.generates or size == 1)):
+        elif stream in rules and not (fixed and (modality.mean.generates or size == 1)):
             # The end-of-text token is where it is, and a head may choose its row: ask the model, input by input.
             each = each or [_direct(Passes(modality, batch.select([i])), schedule) for i in range(batch.size)]
             for row_N, keep_N, rows in zip(weights, keep_BN, each, strict=True):
@@ -246,7 +249,7 @@ def study_several(run: Passes, study: Study, schedule: Schedule) -> Study:
         probes = stream_probes(run, followed)
         # Of a stream of a single token it cannot be told whether its first or its last row is read; of one that is
         # written, it is always the last.
-        named = [] if run.modality.generates else [s for s in followed.shown if s != "queries"]
+        named = [] if run.modality.mean.generates else [s for s in followed.shown if s != "queries"]
         counts = [int(keep_in(run.modality, run.one, s, followed.lengths[s])[0].sum()) for s in named]
         leak = audit_streams(run, probes, {s.site for s in schedule.steps if s.cross}) if probes else Leak()
         length = 1 if any(count < 2 for count in counts) else study.input_length

@@ -74,7 +74,7 @@ def beside_others(modality: Modality, one: Batch) -> Study:
     """Study the column attention of a model whose rows attend to each other (SAINT), beside reference rows."""
     # Row attention is left aside. The leak through it, which mixes all columns of a row, is known of these models: it
     # is a note on the results (TableInput.notes), not an error.
-    run = readouts.Passes(modality, modality.beside_reference_rows(one))
+    run = readouts.Passes(modality, modality.read.beside_reference_rows(one))
     survey = readouts.Survey(run.one.size, run.names)
     survey.rows_attend = True
     with torch.no_grad(), survey:
@@ -111,7 +111,7 @@ def patches_start(
     # A single added token is in front if it is the first position that is read, and behind if it is the last.
     if added < 1 or (added == 1 and readout.kind in {"first", "last"}):
         return None
-    changed = run.modality.first_changed(run.one, grid)
+    changed = run.modality.place.first_changed(run.one, grid)
     return None if changed is None else min(moved_at(before_BHKD, run.values(changed)), default=None)
 
 
@@ -123,21 +123,25 @@ def _text_start(run: readouts.Passes, before_BHKD: Tensor, extra: int) -> int:
 
 def study_one(modality: Modality, one: Batch) -> Study:
     """Study one input; attention that was captured in part is refused."""
-    if modality.opaque:
-        return Study(grid=modality.cells(one), input_length=modality.length(one)).refused(NothingCaptured(OPAQUE))
+    if modality.read.opaque:
+        return Study(grid=modality.place.cells(one), input_length=modality.place.length(one)).refused(
+            NothingCaptured(OPAQUE)
+        )
     if (elsewhere := heads_elsewhere(modality.model)) is not None:
-        return Study(grid=modality.cells(one), input_length=modality.length(one)).refused(elsewhere)
+        return Study(grid=modality.place.cells(one), input_length=modality.place.length(one)).refused(elsewhere)
     run = readouts.Passes(modality, one)
     try:
         with noting_calls() as called:
             survey = trace(run)
     except CaptureError as error:  # other methods need no map
-        return Study(grid=modality.cells(one), input_length=modality.length(one), forwards=run.count).refused(error)
+        return Study(
+            grid=modality.place.cells(one), input_length=modality.place.length(one), forwards=run.count
+        ).refused(error)
     # A gate that is closed on this input may let positions exchange information on another one.
-    gated = run.modality.embeds and 0 < survey.pooled < len(survey.calls)
+    gated = run.modality.read.embeds and 0 < survey.pooled < len(survey.calls)
     if survey.decides:  # for all inputs of a batch at once, perhaps
         known_about(modality.model)[MIXES] = True
-    single = not (modality.compares or modality.multi_input)  # a model may encode two texts one after the other
+    single = not (modality.mean.compares or modality.read.joint)  # a model may encode two texts one after the other
     by_content = single and (gated or survey.gates or survey.decides or survey.sorts)
     if by_content:
         known_about(modality.model)[BY_CONTENT] = True
@@ -145,7 +149,7 @@ def study_one(modality: Modality, one: Batch) -> Study:
     hidden = unseen(modality.model, called, [site.path for site in study.sites])
     if hidden is not None and study.sites:
         return study.refused(hidden, hidden=True)
-    if study.trouble is not None and study.sites and modality.reads_other_steps(one, study.sites[0].keys):
+    if study.trouble is not None and study.sites and modality.place.reads_other_steps(one, study.sites[0].keys):
         return replace(study, sites=(), grid=None)  # nobody reads the model's positions: units are the input's own
     return study
 
@@ -153,22 +157,22 @@ def study_one(modality: Modality, one: Batch) -> Study:
 def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
     """Study the attention that was seen: streams, the rows that feed the head, leaks, and where the units are."""
     modality, one, first_BHKD = run.modality, run.one, survey.first_values()
-    length = modality.length(one)
+    length = modality.place.length(one)
     schedule = schedule_of(survey.facts, survey.calls, survey.reaching, modality.stream)
     sites = tuple(
         replace(site, streams=(step.query, step.key), kind=kind_of(site, step, call))
         for site, step, call in zip(survey.facts, schedule.steps, survey.calls, strict=True)
     )
-    grid = survey.grid if sites else modality.cells(one)
+    grid = survey.grid if sites else modality.place.cells(one)
     study = Study(
         sites, grid=grid, unclaimed=survey.unclaimed, input_length=length, schedule=schedule, fused=not survey.softmaxes
     )
     if first_BHKD is None:
         return study
-    count = 0 if grid is None or not modality.pixels or sites[0].windows > 1 else grid[0] * grid[1]
+    count = 0 if grid is None or not modality.place.pixels or sites[0].windows > 1 else grid[0] * grid[1]
     if sites[0].keys < count != sites[0].queries and not _is_pooled(grid, sites[0].keys):
         return Study(grid=grid, input_length=length).refused(_fewer(sites[0], count))
-    modality.locate(one, sites[0].keys, run.vectors)
+    modality.place.locate(one, sites[0].keys, run.vectors)
     if not study.one_stream:
         # The leak audit of one stream also finds attention that was not seen; with several, this is looked for first.
         lost = _lost(run, schedule, study.sites)
@@ -179,28 +183,28 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
             elsewhere = misplaced_in_streams(run, schedule, survey.embedded, study.grid, first_BHKD)
         several = study_several(run, study, schedule)
         return several if elsewhere is None or several.trouble is not None else several.refused(elsewhere)
-    if modality.is_one_token(one, sites[0].keys, run.values):
+    if modality.place.is_one_token(one, sites[0].keys, run.values):
         return Study(input_length=length).refused(NotOverUnits(ONE_TOKEN.format(count=sites[0].keys)))
     # A layer that looks at more than positions; the last layer may ask from a few of them only.
     own = [s for s in sites if s.queries != s.keys and (s is not sites[-1] or s.queries == length < s.keys)]
     if own:
         error = NotOverUnits(OWN_KEYS.format(path=own[0].path, keys=own[0].keys, queries=own[0].queries))
-        return Study(grid=modality.cells(one), input_length=length).refused(error)
+        return Study(grid=modality.place.cells(one), input_length=length).refused(error)
     if in_parts(run, first_BHKD, length):
         error = NotOverUnits(IN_PARTS.format(path=sites[0].path or "the model itself"))
-        return Study(grid=modality.cells(one), input_length=length).refused(error)
-    extra = sites[0].keys - length if modality.lengths_vary else 0
-    if extra < 0 and modality.embeds:
+        return Study(grid=modality.place.cells(one), input_length=length).refused(error)
+    extra = sites[0].keys - length if modality.place.lengths_vary else 0
+    if extra < 0 and modality.read.embeds:
         return Study(input_length=length).refused(_fewer(sites[0], length))
-    front = _text_start(run, first_BHKD, extra) if extra > 0 and modality.embeds else None
-    real = modality.keep(one, sites[0].keys, front)[0].cpu()
+    front = _text_start(run, first_BHKD, extra) if extra > 0 and modality.read.embeds else None
+    real = modality.place.keep(one, sites[0].keys, front)[0].cpu()
     try:
         readout, read, notes = _readout(run, survey, real)
         readout = readouts.confirmed(run, readout, sites, extra, front)
     except CaptureError as error:
         return study.refused(_unread(schedule, sites) or error, extra=extra, front=front)
     leak = leak_of(run, len(sites), real, read, extra)
-    if not modality.embeds:
+    if not modality.read.embeds:
         front = patches_start(run, first_BHKD, grid, readout)
         if front is None and readout.kind == "last":
             front = 0  # the model's own token comes last
@@ -212,15 +216,15 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
     if apart is not None:
         return study.refused(apart)
     # An embedding that reads the ids of a text as they were given keeps their order, and what follows was audited.
-    embedded = modality.embeds and not extra and one.tensors[modality.main].data_ptr() in survey.embedded
+    embedded = modality.read.embeds and not extra and one.tensors[modality.main].data_ptr() in survey.embedded
     in_order = embedded and not survey.reorders
     # Which column is which token was found out by running the model (TableInput.tokens).
-    if leak.found or in_order or modality.named_columns:
+    if leak.found or in_order or modality.place.named_columns:
         elsewhere = misplaced_pieces(run)
         return study if elsewhere is None else study.refused(elsewhere)
     elsewhere = misplaced(run, first_BHKD, front, grid, survey.reorders)
     if survey.sorts:  # of another input, other positions
-        modality.forget_places(one)
+        modality.place.forget_places(one)
     # Where the positions depend on the content, the model's own tokens have no place among the units either.
     return study if elsewhere is None else study.refused(elsewhere, front=None if survey.sorts else front)
 
@@ -367,10 +371,12 @@ def _same(tensors: dict[str, Tensor] | None, batch: Batch) -> bool:
 def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
     """Return the study of this model for this kind of input, and whether it was made now; the loan caches it."""
     facts = known_about(modality.model)
-    mixes = modality.mixes_rows  # asked before any mode is on: the answer may take a pass
-    shapes = tuple((k, v.ndim, () if modality.lengths_vary else tuple(v.shape[1:])) for k, v in batch.tensors.items())
+    mixes = modality.read.mixes_rows  # asked before any mode is on: the answer may take a pass
+    shapes = tuple(
+        (k, v.ndim, () if modality.place.lengths_vary else tuple(v.shape[1:])) for k, v in batch.tensors.items()
+    )
     # What the model itself is like is not part of the key: when it changes, all that is known of it goes (borrow.py).
-    key = (type(modality).__name__, modality.main, shapes, modality.form(batch))
+    key = (modality.parts, modality.main, shapes, modality.place.form(batch))
     if key in facts and (not facts[key].by_content or _same(facts.get((CONTENT, id(modality.model), key)), batch)):
         facts.move_to_end(key)
         study = facts[key]
@@ -382,15 +388,15 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
         study = beside_others(modality, one)
     else:
         # Of a long text a piece tells as much where only the last token speaks; other heads may look anywhere.
-        long = modality.lengths_vary and modality.length(one) > STUDIED
-        piece = long and says_tokens(modality.model) and is_causal(modality, one)
+        long = modality.place.lengths_vary and modality.place.length(one) > STUDIED
+        piece = long and says_tokens(modality.model) and is_causal(modality.mean, one)
         study = study_one(modality, one.beginning(STUDIED) if piece else one)
         if study.sites:
-            study = replace(study, forwards=study.forwards + modality.settle(one, study.grid))
+            study = replace(study, forwards=study.forwards + modality.place.settle(one, study.grid))
     if facts.get(MIXES):
         study = replace(study, notes=(*study.notes, SINGLY))
     # A single position teaches nothing about rows; what fails on a few may work on more (a head that skips both ends).
-    short = study.trouble is not None and modality.lengths_vary and study.input_length < FEW
+    short = study.trouble is not None and modality.place.lengths_vary and study.input_length < FEW
     if study.input_length > 1 and not short and not isinstance(study.trouble, ReadsPadding):  # of this input alone
         facts[key] = study
         if study.by_content:

@@ -211,20 +211,20 @@ def row_attention(model: Any, inputs: Any, processor: Any = None) -> RowAttentio
     readings = []
     with explainer.session(inputs) as session, torch.no_grad():
         modality = session.modality
-        if not modality.named_columns:
+        if not modality.place.named_columns:
             raise BadInput("row attention is for tables: pass processor=Table(…, reference=rows).")
-        if not modality.mixes_rows:
+        if not modality.read.mixes_rows:
             raise NotOffered("rows of this model do not attend to each other: there is no row attention.")
         for row in range(session.size):
-            together = modality.beside_reference_rows(session.part([row]))
+            together = modality.read.beside_reference_rows(session.part([row]))
             observer = Observe(together.size, session.names)
             observer.rows_attend = True
             with observer:
                 Output(modality, together).logits(together)
             maps = [m.reshape(-1, *m.shape[-2:])[:, 0].float().cpu().numpy() for _, m in observer.between_rows]
-            names = ("this row", *(f"{modality.reference_name} {i}" for i in range(together.reference_rows)))
+            names = ("this row", *(f"{modality.read.reference_name} {i}" for i in range(together.reference_rows)))
             paths = tuple(path for path, _ in observer.between_rows)
-            readings.append(RowAttention(np.stack(maps), names, paths, modality.reference_name))
+            readings.append(RowAttention(np.stack(maps), names, paths, modality.read.reference_name))
     return readings[0] if session.single else readings
 
 

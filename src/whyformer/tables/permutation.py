@@ -14,7 +14,7 @@ from whyformer.evidence import limits_of_repeats
 from whyformer.extras import require
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
-from whyformer.inputs.table import TableInput
+from whyformer.inputs.table import TableInput, TableRead
 from whyformer.inputs.table_schema import Table, columns_by_group
 from whyformer.loan.borrow import borrowed, unwrapped
 from whyformer.parameters import BatchSize, Count, Seed, checked
@@ -31,12 +31,13 @@ class TorchPredictor:
     def __init__(self, model: nn.Module, table: Table, inputs: Any, batch_size: int) -> None:
         self.model = unwrapped(model)
         self.modality = TableInput(self.model, table)
-        self.tensors = self.modality.read(inputs)[0].tensors
+        self.read = TableRead(self.model, table)
+        self.tensors = self.read.ready(inputs)[0].tensors
         self.columns, self.batch_size = table.columns, batch_size
         self.rows, self.name = len(next(iter(self.tensors.values()))), type(self.model).__name__
         self.classes = table.classes
         with borrowed(self.model):
-            if self.modality.mixes_rows:
+            if self.read.mixes_rows:
                 self.warnings = (
                     f"rows of this model attend to each other: predictions were made in batches of {batch_size} rows, "
                     "in the order of the table.",
@@ -46,7 +47,7 @@ class TorchPredictor:
         """What the model gives with the columns ``shuffled`` put in another order."""
         tensors = dict(self.tensors)
         for name in shuffled:
-            kind, at = self.modality.where(name)
+            kind, at = self.read.where(name)
             if tensors[kind] is self.tensors[kind]:
                 tensors[kind] = tensors[kind].clone()
             tensors[kind][:, at] = self.tensors[kind][torch.as_tensor(order, device=tensors[kind].device), at]

@@ -115,7 +115,7 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
 
     One forward pass; ``grad``: and one backward pass.
     """
-    if not run.modality.pixels:
+    if not run.modality.place.pixels:
         raise NotOffered(f"{method} reads the features of image patches, and this input is no image.")
     outputs: list[Any] = []
     names = module_names(run.modality.model)
@@ -195,7 +195,7 @@ class _Arrangement:
         # Rows and columns that a detector attends to, padding included, where these are its features.
         part, view = run.modality.part("image", run.batch)
         known = run.multi_stream and run.stream_sizes.get("image") == rows
-        self.seen = part.padded_grid(view, rows) if known else None
+        self.seen = part.place.padded_grid(view, rows) if known else None
         if not run.multi_stream and rows == len(units) and units.grid is not None:
             self.is_patch, self.grid = torch.tensor(~special), units.grid
         else:

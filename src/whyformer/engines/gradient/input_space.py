@@ -79,7 +79,7 @@ class InputSpace(ABC):
             require_dependent(values)
             (gradient,) = slopes(values.sum(), [leaf])
         positions = run.positions(batch)
-        if not is_tried(run.modality.model, positions) and not run.modality.mixes_rows:
+        if not is_tried(run.modality.model, positions) and not run.modality.read.mixes_rows:
             part = lambda some: self.logits(batch.select(some), points[some])  # noqa: E731
             run.setup_forwards += require_apart(run.modality.model, logits, part, positions)
         np.add.at(run.forwards_B, list(rows), 1)
@@ -153,15 +153,15 @@ class SingleInput(InputSpace):
     ) -> None:
         super().__init__(run, inputs, point_bytes, gradient)
         self.entrance = entrance
-        self.smooths = entrance is None and run.modality.pixels
+        self.smooths = entrance is None and run.modality.place.pixels
 
     # Passes
 
     def logits(self, batch: Batch, points: Tensor) -> Tensor:
         if self.entrance is not None:
             return self._entered(batch, points)[0]
-        if self.run.modality.embeds:
-            with self.run.modality.looked_up(batch, lambda _: points):
+        if self.run.modality.read.embeds:
+            with self.run.modality.read.looked_up(batch, lambda _: points):
                 return self.run.output.logits(batch)
         return self.run.output.logits(batch.with_tensors(**{self.run.modality.main: points}))
 
@@ -171,13 +171,13 @@ class SingleInput(InputSpace):
         if self.entrance is not None:
             logits, vectors = self._entered(batch, None)
             numbers.append(vectors)
-        elif self.run.modality.embeds:
+        elif self.run.modality.read.embeds:
 
             def noted(embedding: Tensor) -> Tensor:
                 numbers.append(embedding)
                 return embedding
 
-            with torch.no_grad(), self.run.modality.looked_up(batch, noted):
+            with torch.no_grad(), self.run.modality.read.looked_up(batch, noted):
                 logits = self.run.output.logits(batch)
         else:
             numbers.append(batch.tensors[self.run.modality.main])
@@ -194,8 +194,8 @@ class SingleInput(InputSpace):
         # The same as in the traced pass: with a mask among them, descendants of the mask would be counted, too.
         floats = {k: v for k, v in batch.tensors.items() if v.is_floating_point() and "mask" not in k}
         floats = {k: v if v.requires_grad else as_leaf(v) for k, v in floats.items()}
-        read = batch if self.run.modality.embeds else batch.with_tensors(**floats)
-        with graph, self.run.modality.looked_up(batch, as_leaf), enter:
+        read = batch if self.run.modality.read.embeds else batch.with_tensors(**floats)
+        with graph, self.run.modality.read.looked_up(batch, as_leaf), enter:
             logits = self.run.output.logits(read)
         if enter.seen is None:
             raise NotOffered("the vectors that enter the first block were not met again. Use at='input'.")
@@ -213,12 +213,12 @@ class SingleInput(InputSpace):
     def real(self, row: int) -> Tensor:
         """Everything, where positions are no tokens."""
         numbers = self.inputs[row]
-        if self.run.modality.pixels and self.entrance is None:
+        if self.run.modality.place.pixels and self.entrance is None:
             return torch.ones_like(numbers, dtype=torch.bool)
         keep_BN = self.run.batch.keep_BN if self.entrance is None else self.run.keep_BN
         if keep_BN is None and numbers.ndim == 2 and self.run.length - len(numbers) in {0, 1}:
             # Steps of floats, with a mask; the model may have added a token of its own.
-            keep_BN = self.run.modality.keep(self.run.batch, len(numbers), self.run.front)
+            keep_BN = self.run.modality.place.keep(self.run.batch, len(numbers), self.run.front)
         return torch.ones_like(numbers, dtype=torch.bool) if keep_BN is None else keep_BN[row]
 
     def spread(self, row: int) -> Tensor:
@@ -241,7 +241,7 @@ class SingleInput(InputSpace):
 def over_columns(run: Run, of_tokens_BN: Tensor, floats: Mapping[str, Tensor], largest: bool = False) -> Tensor:
     """(B, N) what each unit of a table has: of its token where it has one, else of the numbers of its column."""
     assert run.attended is not None
-    labels, owners = run.attended.units[0].labels, run.modality.owners(run.units[0], run.batch.select([0]))
+    labels, owners = run.attended.units[0].labels, run.modality.mask.owners(run.units[0], run.batch.select([0]))
     scores = of_tokens_BN.new_zeros(run.keep_BN.shape)
     for unit, label in enumerate(run.units[0].labels):
         if label in labels:

@@ -18,7 +18,6 @@ from whyformer.engines.gradient.input_space import InputSpace, SingleInput, Toke
 from whyformer.errors import BadInput, Misplaced, NotOffered, UnknownName
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.stream_inputs import Baseline, StreamInput, require_taken
-from whyformer.inputs.tensors import TensorInput
 from whyformer.loan.spread import SavedBytes
 from whyformer.parameters import OneOf
 from whyformer.run import Run
@@ -133,7 +132,7 @@ def stream_place(run: Run, gradient: bool) -> MultiStream:
     """All entries of a batch, by one forward pass; ``gradient``: and one backward pass."""
     if run.multi_stream:
         layout = slices(run.stream_sizes)
-    elif not run.modality.embeds:  # a detector whose queries stand among its patches, or attend to none of them
+    elif not run.modality.read.embeds:  # a detector whose queries stand among its patches, or attend to none of them
         layout = {run.modality.stream: slice(0, run.length)}
     else:
         tokens = run.batch.tensors[run.modality.main].shape[1]
@@ -142,7 +141,7 @@ def stream_place(run: Run, gradient: bool) -> MultiStream:
         layout = layout if rest else {run.modality.stream: slice(0, tokens)}  # images are among the tokens
     stream_inputs: list[StreamInput] = []  # positions that the model brings itself have none
     for stream in layout:
-        stream_inputs += run.modality.part(stream, run.batch)[0].stream_inputs(stream, layout, run, run.modality)
+        stream_inputs += run.modality.part(stream, run.batch)[0].mask.stream_inputs(stream, layout, run, run.modality)
     if not stream_inputs:
         raise NotOffered("none of the model's streams is made of numbers or words.")
     leaves: dict[int, Tensor] = {}
@@ -202,26 +201,32 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
             "at='embeddings' is the entrance to the first block, and each stream of this model has one of its own. Use "
             "at='input': the word embeddings, pixels and vectors of all streams together."
         )
-    if run.multi_stream or (run.modality.multi_input and wanted != "embeddings"):
+    if run.multi_stream or (run.modality.read.joint and wanted != "embeddings"):
         return stream_place(run, gradient)
-    text = run.modality.embeds
-    if run.attended is not None and not (text or run.modality.pixels) and wanted != "input":
+    text = run.modality.read.embeds
+    if run.attended is not None and not (text or run.modality.place.pixels) and wanted != "input":
         if set(run.attended.units[0].labels) & set(run.units[0].labels):
             return _with_columns(run, run.attended, gradient)
         wanted = "input"  # what enters the first block belongs to no unit
-    if (wanted == "input" or not run.study.sites) and wanted != "embeddings" and len(_inputs_of(run)) > 1:
+    if (
+        (wanted == "input" or not run.study.sites)
+        and wanted != "embeddings"
+        and len(run.modality.mask.arguments(run)) > 1
+    ):
         return stream_place(run, gradient)
-    elsewhere = not (text or run.modality.pixels) or (text and run.study.extra > 0)  # the input may not be the place
+    elsewhere = not (text or run.modality.place.pixels) or (
+        text and run.study.extra > 0
+    )  # the input may not be the place
     # What the graph keeps is only asked for if other points follow.
     saved = None if gradient else SavedBytes(run.modality.model)
     with saved or nullcontext():
         trace = run.traced(None, entrance=wanted == "embeddings" or (wanted is None and elsewhere))
     first = trace.leaves[0]
     # Is the input no single tensor, or are its entries not the units (raw audio, video)?
-    if text or run.modality.pixels:
+    if text or run.modality.place.pixels:
         several = text and run.study.extra > 0
     else:
-        several = run.modality.has_categories or len(trace.leaves) > 1 or first.ndim < 2 or _no_steps(run, first)
+        several = run.modality.read.has_categories or len(trace.leaves) > 1 or first.ndim < 2 or _no_steps(run, first)
     chosen = wanted or ("embeddings" if several else "input")
     if chosen == "embeddings" and isinstance(run.study.trouble, Misplaced):
         raise Misplaced(*run.study.trouble.args)
@@ -230,7 +235,7 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
             f"at='input' needs one tensor of floats or one of token ids; this input has {len(trace.leaves)} (columns "
             "that are looked up count, too). Use at='embeddings'."
         )
-    if chosen == "input" and run.modality.reads_beside(run.batch):
+    if chosen == "input" and run.modality.place.reads_beside(run.batch):
         raise NotOffered(
             "at='input' needs one tensor of floats, and units of this input belong to several: use at='embeddings'."
         )
@@ -238,7 +243,7 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
     entrance = Entrance.of(trace, leaf_count) if chosen == "embeddings" else None
     whole = first if trace.main is None else trace.main
     inputs = whole if entrance is None else trace.tokens()
-    plain = not (text or run.modality.pixels or run.modality.named_columns)
+    plain = not (text or run.modality.place.pixels or run.modality.place.named_columns)
     if entrance is None and plain and _no_steps(run, inputs):
         raise NotOffered(
             f"the input has {inputs.shape[1]} steps of {inputs[0, 0].numel()} numbers, and the model attends over "
@@ -272,13 +277,6 @@ def _with_columns(run: Run, attended: Run, gradient: bool) -> InputSpace:
     return space
 
 
-def _inputs_of(run: Run) -> list[StreamInput]:
-    """Return the tensors of floats of a module with several, whose columns or steps are the units."""
-    modality = run.modality
-    plain = isinstance(modality, TensorInput) and not modality.named_columns and not modality.by_variable(run.batch)
-    return modality.stream_inputs(modality.stream, {modality.stream: slice(None)}, run, modality) if plain else []
-
-
 def _no_steps(run: Run, leaf: Tensor) -> bool:
     """Its second axis does not hold the positions that the model attends over: sound, or the frames of a video."""
-    return not run.modality.in_steps(leaf, run.batch, run.length)
+    return not run.modality.place.in_steps(leaf, run.batch, run.length)

@@ -44,14 +44,14 @@ class Prefix:
         self.run, self.row = run, row
         self.reused = self.read = 0  # tokens
         self._memory: list[tuple[Tensor, Tensor]] | None = None
-        parameters = run.modality.parameters
+        parameters = run.modality.read.parameters
         one = run.batch.select([row])
         self.offered = (
             run.output.causal
             and {"past_key_values", "use_cache", "attention_mask"} <= parameters.keys()
             and one.keep_BN is not None
             and set(one.tensors) <= {run.modality.main, "attention_mask"}
-            and not run.modality.multi_input
+            and not run.modality.read.joint
             and known_about(run.modality.model).get("goes on", True)
         )
         if self.offered:
@@ -67,7 +67,7 @@ class Prefix:
         """(M, C) of variants of the input, as ``run.forward`` has them."""
         run = self.run
         length = self._shared_length(batch) if self.offered else 0
-        self.read += batch.size * run.modality.length(batch)
+        self.read += batch.size * run.modality.place.length(batch)
         if length < SHORTEST:
             return run.forward(batch, [self.row] * batch.size)
         logits = self._continued(batch, length)
@@ -141,11 +141,11 @@ class Prefix:
 
         run = self.run
         one = {run.modality.main: self.ids[None], "attention_mask": torch.ones_like(self.ids[None])}
-        keep = {"logits_to_keep": 1} if "logits_to_keep" in run.modality.parameters else {}
+        keep = {"logits_to_keep": 1} if "logits_to_keep" in run.modality.read.parameters else {}
         cache = DynamicCache()
         run.setup_forwards += 1
         try:
-            run.modality.call(Batch(one), use_cache=True, past_key_values=cache, **keep)
+            run.modality.read.call(Batch(one), use_cache=True, past_key_values=cache, **keep)
         except ModelFailed:
             return []
         memory: list[Any] = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in cache.layers]

@@ -36,7 +36,7 @@ def guide_of(run: Run, wanted: str, usual: Sequence[str]) -> Guide | None:
 
     First come methods that were learned for this model and certified as better than the ``usual`` ones.
     """
-    if run.modality.mixes_rows:
+    if run.modality.read.mixes_rows:
         if wanted == "auto":
             return None
         raise NotOffered("rows of this table look at each other, and a guide explains one alone: leave it out.")

@@ -43,7 +43,7 @@ def _averaged(run: Run, m: Method, options: Mapping[str, Any], count: int) -> At
     All maskings of all inputs are one batch, or as many batches as the size asked for makes of them. ``errors_BN`` are
     the standard errors of these means.
     """
-    if run.modality.mixes_rows or run.batch.reference_rows:
+    if run.modality.read.mixes_rows or run.batch.reference_rows:
         raise NotOffered(f"{MASKINGS}={count}: rows of this table look at each other. Omit {MASKINGS}=.")
     replacement = _in_place(run)
     kept_RN, batch, remarks = _masked(run, count, replacement)
@@ -94,7 +94,7 @@ def _in_place(run: Run) -> str | int:
     replacement = absent_player(run, None)
     if replacement != "delete":
         return replacement
-    others = [name for name in run.modality.replacements if name not in {"delete", "attention_mask"}]
+    others = [name for name in run.modality.mask.replacements if name not in {"delete", "attention_mask"}]
     if not others:
         raise NotOffered(
             f"{MASKINGS}: something has to stand in place of a masked token, and this model names no mask, unk or pad "

@@ -154,12 +154,12 @@ def players_of(
 def absent_player(run: Run, replace: Any) -> Any:
     """What stands for an absent player: what was asked for, or the first that may be put in several places at once."""
     if replace is not None:
-        return run.modality.replacement(replace)
-    if run.modality.pointers:
-        return default_replacement(run.modality)
+        return run.modality.mask.replacement(replace)
+    if run.modality.mask.pointers:
+        return default_replacement(run.modality, run.batch)
     masked = any("mask" in name for name in run.batch.tensors)
-    for name in run.modality.replacements:
-        deletes = run.segments or run.modality.edits_text
+    for name in run.modality.mask.offered(run.batch.asked.segments):
+        deletes = run.segments or run.modality.mask.edits_text
         if (name != "delete" or deletes) and (masked or name != "attention_mask"):
             return name
     raise NotOffered(
@@ -170,7 +170,7 @@ def absent_player(run: Run, replace: Any) -> Any:
 
 def special_doubts(run: Run, keep_special: bool | Sequence[int]) -> list[str]:
     """Ids without their tokenizer: a config may name none of the special ones, and then all tokens join."""
-    if keep_special is not True or not run.modality.special_unknown:
+    if keep_special is not True or not run.modality.read.special_unknown:
         return []
     return [
         "no tokenizer was given and the model's config names no special tokens, so [CLS], [SEP] and their like joined "
@@ -186,7 +186,7 @@ def _always_there(run: Run, row: int, keep_special: bool | Sequence[int]) -> Arr
     none = np.zeros_like(special)
     if keep_special is False:
         return none
-    ids_U = None if run.study.extra else run.modality.token_ids(run.units[row], run.batch.select([row]))
+    ids_U = None if run.study.extra else run.modality.mask.token_ids(run.units[row], run.batch.select([row]))
     if ids_U is None:
         raise BadInput("keep_special takes token ids for plain text only: use True or False here.")
     return np.isin(ids_U.cpu().numpy(), list(keep_special))

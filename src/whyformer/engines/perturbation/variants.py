@@ -62,12 +62,12 @@ class Variants(ABC):
         It is the name that was asked for, unless every stream took one and the same other.
         """
         remarks = baseline_remarks(run.modality, replacement, by_default)
-        if run.modality.pointers or not isinstance(replacement, (str, int)):
+        if run.modality.mask.pointers or not isinstance(replacement, (str, int)):
             return replacement, remarks
         taken: dict[str, str | int] = {run.modality.stream: replacement}
-        if run.modality.multi_input or run.multi_stream:
+        if run.modality.read.joint or run.multi_stream:
             streams = dict.fromkeys(stream for units in run.units for stream in units.stream)
-            parts = {stream: run.modality.part(stream, run.batch)[0] for stream in streams}
+            parts = {stream: run.modality.part(stream, run.batch)[0].mask for stream in streams}
             taken = {stream: fitting(part, replacement) for stream, part in parts.items() if part.replacements}
         used = next(iter(taken.values()), replacement) if len(set(taken.values())) < 2 else replacement
         if len(set(taken.values())) < 2 and (by_default or used == replacement):
@@ -109,32 +109,32 @@ class Replaced(Filled):
         self, run: Run, row: int, players: Sequence[Sequence[int]], replacement: Any, trim: bool = True
     ) -> None:
         modality, units = run.modality, run.units[row]
-        if replacement == "delete" and not modality.edits_text:
+        if replacement == "delete" and not modality.mask.edits_text:
             raise BadInput("replace='delete' would change the positions of what is left: use replace=<token id>.")
         if replacement == "attention_mask" and sum(map(len, players)) == len(units):
-            raise NotOffered(f"a mask that hides every token leaves an empty input: use {modality.in_place()}.")
+            raise NotOffered(f"a mask that hides every token leaves an empty input: use {modality.mask.in_place()}.")
         # Every variant would pay for padding: it is cut off where that changes nothing.
         one = run.batch.select([row])
         one = run.trimmed(one) if trim and isinstance(replacement, (str, int)) else one
         owners, filling = _owners(run, units, one), _filling(run, replacement, units, one)
         parts = _parts(owners, _part_of_units(units, players)[run.input_span(row)], filling[0])
-        super().__init__(one, parts, filling, modality.filling_weights(replacement))
+        super().__init__(one, parts, filling, modality.mask.filling_weights(replacement))
         self.remarks = _unowned(units, parts, players)
 
 
 def _owners(run: Run, units: Units, one: Batch) -> dict[str, Tensor]:
     """Return the unit of each entry; queries of the model's own beside a single input (one that pools) have none."""
-    by_stream = run.multi_stream and not run.modality.multi_input
-    return owners_by_stream(run.modality, units, one) if by_stream else run.modality.owners(units, one)
+    by_stream = run.multi_stream and not run.modality.read.joint
+    return owners_by_stream(run.modality.mask, units, one) if by_stream else run.modality.mask.owners(units, one)
 
 
 def _filling(run: Run, replacement: Any, units: Units, one: Batch) -> list[Filling]:
     """Return the baseline of one input: by its name, or the numbers that were given, of one argument or by argument."""
-    by_stream = run.multi_stream and not run.modality.multi_input
-    named = partial(filling_by_stream, run.modality) if by_stream else run.modality.filling
+    by_stream = run.multi_stream and not run.modality.read.joint
+    named = partial(filling_by_stream, run.modality.mask) if by_stream else run.modality.mask.filling
     if isinstance(replacement, (str, int)):
         return named(replacement, units, one)
-    filling = named(default_replacement(run.modality), units, one)
+    filling = named(default_replacement(run.modality, run.batch), units, one)
     names = [name for name in filling[0] if one.tensors[name].is_floating_point()]
     if len(filling) > 1 or not names:
         raise BadInput("replace= is a tensor, and this input is no tensor of floats: give the name of a baseline.")
@@ -196,8 +196,8 @@ class Deleted(Variants):
         self.last = int(one.real_BN[0].nonzero()[one.answers[0].start, 0]) if one.answers else None
         self.only, self.remarks = None, ()
         if most == int(self.real.sum()):
-            self.only = run.modality.only_token()
-            name = run.modality.labels([self.only])[0]
+            self.only = run.modality.mask.only_token()
+            name = run.modality.read.labels([self.only])[0]
             self.remarks = (
                 f"deleting every token leaves {f'token {self.only}' if name == str(self.only) else name} as the only "
                 "token, since the model needs at least one.",
@@ -242,7 +242,7 @@ def left_out(run: Run, row: int, replacement: Any) -> Variants:
     Tokens that the model puts around a text are always there.
     """
     modality, units, one, span = run.modality, run.units[row], run.batch.select([row]), run.input_span(row)
-    if replacement == "delete" and modality.embeds and not run.multi_stream and not modality.multi_input:
+    if replacement == "delete" and modality.read.embeds and not run.multi_stream and not modality.read.joint:
         if one.answers and one.answers[0].start == 0:
             raise NotOffered(
                 "replace='delete': the prompt has one token, and without it the answer follows nothing. Use "
@@ -252,7 +252,7 @@ def left_out(run: Run, row: int, replacement: Any) -> Variants:
         return Deleted(run, row, tokens, one_away=True, trim=False)
     owners, filling = _owners(run, units, one), _filling(run, replacement, units, one)
     parts = _parts(owners, torch.arange(len(units))[span], filling[0])
-    left = Filled(one, parts, filling, modality.filling_weights(replacement))
+    left = Filled(one, parts, filling, modality.mask.filling_weights(replacement))
     free = [may and not special for may, special in zip(run.removable(row), units.special, strict=True)]
     left.remarks = _unowned(units, parts, [[i] if may else [] for i, may in enumerate(free)])
     return left
@@ -269,22 +269,23 @@ def with_pictures(run: Run, row: int, pictures: Tensor) -> Batch:
 # The variants of a metric, by the name of the baseline
 
 
-def replacements_of(modality: Modality) -> tuple[str, ...]:
+def replacements_of(modality: Modality, batch: Batch) -> tuple[str, ...]:
     """Return the names of all baselines; the first is the default."""
-    return tuple(dict.fromkeys((*modality.replacements, *modality.fillers)))
+    return tuple(dict.fromkeys((*modality.mask.offered(batch.asked.segments), *modality.mask.fillers)))
 
 
-def default_replacement(modality: Modality) -> str:
+def default_replacement(modality: Modality, batch: Batch) -> str:
     """The first that the modality has; no deletion where arguments may hold positions."""
-    known = replacements_of(modality)
+    known = replacements_of(modality, batch)
     if not known:
         raise NotOffered(
             "nothing is known that could stand for an absent part of this input, so perturbation metrics cannot be "
             "computed. For token ids without a tokenizer pass replace=<token id>."
         )
-    if known[0] == "delete" and modality.pointers:
+    pointers = modality.mask.pointers
+    if known[0] == "delete" and pointers:
         raise NotOffered(
-            f"{listed(modality.pointers, 'and')} may hold positions in the text, which deleting tokens would move, and "
+            f"{listed(pointers, 'and')} may hold positions in the text, which deleting tokens would move, and "
             "this model names no mask, unk or pad token to put in their place: pass replace=<token id>, or "
             "replace='delete' if they hold something else."
         )
@@ -293,9 +294,9 @@ def default_replacement(modality: Modality) -> str:
 
 def baseline_remarks(modality: Modality, replacement: str | int, by_default: bool) -> list[str]:
     """What a masked unit holds, and what deleting tokens does, or would do, to arguments that may hold positions."""
-    if not modality.pointers:
-        return list(modality.about_baseline(replacement)) if by_default else []
-    names = listed(modality.pointers, "and")
+    if not modality.mask.pointers:
+        return list(modality.mask.about_baseline(replacement)) if by_default else []
+    names = listed(modality.mask.pointers, "and")
     if replacement == "delete":
         return [
             f"{names} may hold positions in the text: where a token before such a position was deleted, it is that of "
@@ -309,15 +310,15 @@ def baseline_remarks(modality: Modality, replacement: str | int, by_default: boo
     ]
 
 
-def checked_replacement(modality: Modality, replace: str | int | None) -> str | int:
+def checked_replacement(modality: Modality, batch: Batch, replace: str | int | None) -> str | int:
     """What was asked for, or the default; one of those that the modality has."""
-    known = replacements_of(modality)
+    known = replacements_of(modality, batch)
     if replace is None:
-        return default_replacement(modality)
-    replace = modality.replacement(replace)
-    if isinstance(replace, bool) or (isinstance(replace, int) and not modality.takes_token_ids):
+        return default_replacement(modality, batch)
+    replace = modality.mask.replacement(replace)
+    if isinstance(replace, bool) or (isinstance(replace, int) and not modality.mask.takes_token_ids):
         raise UnknownName("value of replace", replace, known)
-    if isinstance(replace, str) and replace not in known and not modality.edits_text and not rows_asked(replace):
+    if isinstance(replace, str) and replace not in known and not modality.mask.edits_text and not rows_asked(replace):
         raise UnknownName("value of replace", replace, known, "For text a token id works too.")
     return replace
 
@@ -338,10 +339,10 @@ def grouped_variants(
 ) -> Variants:
     """Return the variants of one input without groups of its units; one_away: one group at a time."""
     modality = run.modality
-    if replacement != "delete" or modality.edits_text:
+    if replacement != "delete" or modality.mask.edits_text:
         return Replaced(run, row, players, replacement)
-    if modality.multi_input or run.multi_stream or run.study.extra or run.batch.keep_BN is None:
-        raise NotOffered(f"tokens can be deleted from plain text only: use {modality.in_place()}.")
+    if modality.read.joint or run.multi_stream or run.study.extra or run.batch.keep_BN is None:
+        raise NotOffered(f"tokens can be deleted from plain text only: use {modality.mask.in_place()}.")
     return Deleted(run, row, players, one_away)
 
 
@@ -361,12 +362,12 @@ def variants_of(
     modality = run.modality
     if replacement == "delete":
         return grouped_variants(run, row, players, replacement)
-    if not isinstance(replacement, str) or replacement not in modality.fillers:
+    if not isinstance(replacement, str) or replacement not in modality.mask.fillers:
         return Replaced(run, row, players, replacement, trim)
     if run.study.extra:  # the units of a text are its tokens and some of the model's own
         raise NotOffered("which tensor entries belong to which unit is not known here: use another replacement.")
     units, one = run.units[row], run.batch.select([row])
-    fillings = modality.filling(replacement, units, one, SamplePool(pool, np.random.default_rng(list(seed))))
+    fillings = modality.mask.filling(replacement, units, one, SamplePool(pool, np.random.default_rng(list(seed))))
     return Filled(one, _parts(_owners(run, units, one), _part_of_units(units, players), fillings[0]), fillings)
 
 
@@ -389,7 +390,7 @@ TOGETHER = (
 def remarks_about_unscored(run: Run) -> list[list[str]]:
     """Return, per input, which share of the explained value depends on inputs that are no units; measured once."""
     if run.unscored is None:
-        beside = {} if run.modality.opaque else run.modality.beside(run.batch, run.input_length or 0)
+        beside = {} if run.modality.read.opaque else run.modality.place.beside(run.batch, run.input_length or 0)
         run.unscored = [
             _remarks(run, row, beside) if beside and row in run.explained else [] for row in range(run.batch.size)
         ]
@@ -436,7 +437,7 @@ def _change_without_units(run: Run, row: int) -> float | None:
     def masked() -> float:
         free = np.array(run.removable(row)) & ~np.array(run.units[row].special, dtype=bool)
         players = [np.flatnonzero(free).tolist()]
-        variants = grouped_variants(run, row, players, default_replacement(run.modality))
+        variants = grouped_variants(run, row, players, default_replacement(run.modality, run.batch))
         drawn = [run.score(variants.batch(np.array([[False]]), draw), row).numpy() for draw in range(variants.draws)]
         return float(variants.mean(drawn)[0])
 
@@ -466,7 +467,7 @@ def require_moved(run: Run, method: str, scores_BN: Tensor) -> None:
     largest = torch.where(keep_BN, scores_BN.to(keep_BN.device), 0).abs().amax(1).tolist()
     for row, size in enumerate(largest):
         least = _rounding(run, row)
-        if size > least or run.modality.opaque:
+        if size > least or run.modality.read.opaque:
             continue
         change = _change_without_units(run, row)
         if change is not None and abs(change) > MOVED * least:
