@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from whyformer import registry
-from whyformer.learned import certificate, learning, network
+from whyformer.learned import learning, network
 
 
 @pytest.fixture(autouse=True)
@@ -15,6 +15,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "EPOCHS", 4)
     monkeypatch.setattr(network, "FEWEST_STEPS", 4)
     monkeypatch.setattr(learning, "MOST_MASKS", 8)
-    monkeypatch.setattr(certificate, "SHAPLEY_INPUTS", 3)
-    monkeypatch.setitem(certificate.GUIDED, "evaluations", 8)
-    monkeypatch.setattr(certificate, "SHAPLEY", {"algorithm": "regression", "evaluations": 64})
+    monkeypatch.setattr(learning, "SHAPLEY_INPUTS", 3)
+    monkeypatch.setitem(learning.GUIDED, "evaluations", 8)
+    monkeypatch.setattr(learning, "SHAPLEY", {"algorithm": "regression", "evaluations": 64})

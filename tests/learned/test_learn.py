@@ -293,7 +293,7 @@ def test_a_broken_network_says_so_and_is_not_recommended() -> None:
     weights["score.weight"] = generator.normal(size=weights["score.weight"].shape).astype(np.float32)
     shuffled = replace(learned, weights=weights)
     from whyformer.explainer import CoreExplainer
-    from whyformer.learned.certificate import certify
+    from whyformer.learned.learning import certify
     from whyformer.options import Evaluation
 
     asked = Evaluation(progress=False)

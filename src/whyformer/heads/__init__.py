@@ -4,10 +4,9 @@
 >>> wf.heads.layer_profile(model, list(wf.demo.SENTENCES), tokenizer).show()
 """
 
-from whyformer.heads.head_circuits import Circuits, DirectShares, circuits, direct_logit
+from whyformer.heads.head_circuits import Circuits, DirectShares, circuits, direct_logit, level_maps, norms_scatter
 from whyformer.heads.head_roles import HeadRoles, InductionScores, induction, roles
 from whyformer.heads.importance import HeadImportance, LayerProfile, head_importance, layer_profile
-from whyformer.heads.norms import level_maps, norms_scatter
 from whyformer.heads.pruning import LearnedGates, PruningCurve, learn_gates, pruning_curve
 
 __all__ = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +20,8 @@ from torch.nn.utils.rnn import pad_sequence
 from whyformer import files
 from whyformer.engines.perturbation.players import held_units
 from whyformer.errors import BadInput, NotOffered, NotOverUnits
+from whyformer.evidence import ENOUGH, with_interval
 from whyformer.inputs.base import Modality
-from whyformer.learned.certificate import Certificate
 from whyformer.learned.network import Features, Network
 from whyformer.loan.borrow import known_about
 from whyformer.loan.digests import digest
@@ -36,6 +37,84 @@ from whyformer.views.comparison_view import learned_page
 from whyformer.views.view import view_of
 
 HEADER, CHECKSUM = "learned", "checksum"  # entries of the file's metadata
+
+
+# The certificate: how learned explanations do on inputs that were not learned from, beside other methods.
+
+Interval = tuple[float, float, float]  # mean and 95 % confidence interval
+UNKNOWN: Interval = (math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class CertifiedMethod:
+    """One method on the held-out inputs, and by how much the learned one is ahead of it, paired."""
+
+    name: str
+    forwards: float
+    backwards: float
+    comprehensiveness: Interval  # higher is better
+    sufficiency: Interval  # lower is better
+    ahead: Interval = UNKNOWN  # in comprehensiveness - sufficiency
+    free: bool = False  # it takes one pass, as the learned one does, without learning
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Measured on held-out inputs only."""
+
+    inputs: int
+    shapley_inputs: int  # of these; Shapley values take many passes
+    r2: Interval  # share of the variance of Shapley values that the scores explain; 1 is best
+    rank: Interval  # Spearman correlation with Shapley values within an input; 1 is best
+    methods: tuple[CertifiedMethod, ...]  # the learned one first
+
+    @property
+    def learned(self) -> CertifiedMethod:
+        return self.methods[0]
+
+    @property
+    def rival(self) -> CertifiedMethod | None:
+        """The free one-pass method that comes closest or is ahead."""
+        free = [m for m in self.methods if m.free]
+        return min(free, key=lambda m: m.ahead[0]) if free else None
+
+    @property
+    def better(self) -> bool:
+        """Whether it is better than every free one-pass method, by more than chance."""
+        return all(m.ahead[1] > 0 for m in self.methods if m.free)
+
+    @property
+    def verdict(self) -> str:
+        if self.rival is None:
+            return "No free one-pass method runs on this model: there is nothing to compare with."
+        on = f"on {self.inputs} held-out inputs"
+        gain = f"{with_interval(self.rival.ahead)} in comprehensiveness - sufficiency {on}"
+        few = f" Confidence intervals are wide: only {self.inputs} inputs." if self.inputs < ENOUGH else ""
+        if self.better:
+            return f"Better than every free one-pass method; the closest is {self.rival.name}: {gain}.{few}"
+        level, name = "Not significantly better" if self.rival.ahead[0] > 0 else "Not better", self.rival.name
+        compared = f"{level} than {name}, which takes one pass without learning: {gain}"
+        if is_tied(self.rival.ahead):
+            compared = f"Tied with {name}, which takes one pass without learning, {on}"
+        return f"{compared}. Not recommended: use {name}, or learn from more inputs (forwards=).{few}"
+
+    @property
+    def line(self) -> str:
+        """For every explanation."""
+        beside = [f"{m.name} {m.comprehensiveness[0]:.3f} / {m.sufficiency[0]:.3f}" for m in self.methods[1:]]
+        agreement = "" if math.isnan(self.rank[0]) else f"rank correlation with Shapley values {self.rank[0]:.2f}, "
+        return (
+            f"learned explanation: on {self.inputs} held-out inputs {agreement}comprehensiveness / sufficiency "
+            f"{self.learned.comprehensiveness[0]:.3f} / {self.learned.sufficiency[0]:.3f} ("
+            + "; ".join(beside)
+            + ")."
+            + ("" if self.better else " It is not better than every free one-pass method: not recommended.")
+        )
+
+
+def is_tied(ahead: Interval) -> bool:
+    """No difference to three digits."""
+    return all(abs(value) < 5e-4 for value in ahead)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,14 +14,27 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
+from whyformer.choices import LEAST, ONE_PASS, answers
 from whyformer.engines.perturbation.game import COLUMNS
 from whyformer.errors import BadInput, NonFinite, NotOffered
-from whyformer.evaluate.candidate import some_inputs
+from whyformer.evaluate.candidate import some_inputs, wanted
+from whyformer.evaluate.compare import chosen_metrics, comparing
 from whyformer.evaluate.games import Games, games_of
+from whyformer.evidence import interval, spread
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.units import Segments
-from whyformer.learned.certificate import certify
-from whyformer.learned.learned import Learned, UnitFeatures, features_of, fingerprint_of, head_counts, refuse
+from whyformer.learned.learned import (
+    UNKNOWN,
+    Certificate,
+    CertifiedMethod,
+    Interval,
+    Learned,
+    UnitFeatures,
+    features_of,
+    fingerprint_of,
+    head_counts,
+    refuse,
+)
 from whyformer.learned.network import Example, ExampleTable, Network, drawn_masks, known_errors, removal_error, trained
 from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.loan.digests import versions
@@ -204,13 +217,13 @@ class Gathering:
         some = some_inputs(self.inputs, rows)
         examples, seconds = self._played(some, rows, masks)
         if seconds:
-            places = list(seconds)
-            others = some_inputs(some, places)
+            members = list(seconds)
+            others = some_inputs(some, members)
             settings = {**vars(self.asked), "target": [each[0] for each in seconds.values()]}
             with games_of(self.explainer, others, **settings) as games:
                 features = self._read(games)
                 for place, (_, drawn, said, parts) in enumerate(seconds.values()):
-                    examples[places[place]].append(_example(features[place], parts, drawn, said))
+                    examples[members[place]].append(_example(features[place], parts, drawn, said))
                 self.passes += FEATURES * games.size
         return {rows[place]: made for place, made in examples.items()}
 
@@ -241,16 +254,16 @@ class Gathering:
     def _read(self, games: Games) -> list[UnitFeatures]:
         """Features of all inputs of games."""
         features: dict[int, UnitFeatures] = {}
-        for part, found in games.session.each(self._features, label="reading", what="learn"):
-            features |= dict(zip(part, found, strict=True))
+        for rows, read in games.session.each(self._features, label="reading", what="learn"):
+            features |= dict(zip(rows, read, strict=True))
         return [features[place] for place in range(games.size)]
 
     def _features(self, run: Run, rows: list[int]) -> list[UnitFeatures]:
-        found, heads = features_of(run, torch.device("cpu")), head_counts(run)
+        features, heads = features_of(run, torch.device("cpu")), head_counts(run)
         if self.heads and heads != self.heads:
             raise NotOffered("explanations cannot be learned here: inputs run through different attention layers.")
         self.heads = heads
-        return found
+        return features
 
     def _answers(self, games: Games, masks: int, rows: Sequence[int]) -> dict[int, tuple[Array, Array]]:
         """By place: masks; logits, of the second class too, for all features, for none, and for each mask."""
@@ -289,3 +302,74 @@ def _require_varying(answers: Sequence[Array]) -> None:
 def _example(features: UnitFeatures, parts: Array, drawn_MP: Array, said: Array) -> Example:
     """said: the output for all features, for none, and for each mask."""
     return Example(features.heads_UF, features.states_US, parts, drawn_MP, said[2:], float(said[0]), float(said[1]))
+
+
+# The certificate
+
+METRICS = ("comprehensiveness", "sufficiency")
+GUIDED = {"method": "shap", "evaluations": 64, "guide": "auto"}
+SHAPLEY: dict[str, Any] = {"algorithm": "regression", "evaluations": 512}  # exact where there are fewer sets
+SHAPLEY_INPUTS = 10
+
+
+def certify(explainer: CoreExplainer, name: str, inputs: Any, asked: Evaluation) -> Certificate:
+    """Compare the learned method ``name`` on held-out inputs."""
+    kind = explainer.source(inputs).modality.kind
+    # One forward and one backward at most. The default of a kind of input may be one of them: it is evaluated once.
+    free = list(dict.fromkeys([answers(kind, 1, LEAST)[0][0], *ONE_PASS]))
+    judged = chosen_metrics(METRICS, False, False)
+    candidates = list({c.name: c for c in [*wanted([name, "auto", GUIDED], kind), *wanted(free)]}.values())
+    with comparing(explainer, inputs, candidates, judged, asked, search=False) as (comparison, games):
+        values = {row.name: row for row in comparison.rows if not row.baseline}
+        each = {n: [np.array(comparison.values[metric][n]) for metric in METRICS] for n in values}
+        gains = {n: more - less for n, (more, less) in each.items()}
+        order = sorted(values, key=lambda n: (n != name, n in free))
+        methods = tuple(
+            CertifiedMethod(
+                n,
+                values[n].forwards,
+                values[n].backwards,
+                _limits(each[n][0], games.seed),
+                _limits(each[n][1], games.seed),
+                ahead=UNKNOWN if n == name else _limits(gains[name] - gains[n], games.seed),
+                free=n in free,
+            )
+            for n in order
+        )
+        agreeing = _agreement(explainer, games, name, asked)
+        return Certificate(games.size, *agreeing, methods)
+
+
+def _limits(values_I: Array, seed: int) -> Interval:
+    mean, low, high = (float(each[0]) for each in spread(values_I[:, None], seed))
+    return mean, low, high
+
+
+def _agreement(explainer: CoreExplainer, games: Any, name: str, asked: Evaluation) -> tuple[int, Interval, Interval]:
+    """R² and rank correlation with Shapley values, on the first few inputs."""
+    from scipy.stats import spearmanr
+
+    count = min(SHAPLEY_INPUTS, games.input_count)
+    some = some_inputs(games.inputs, range(count))
+    targets = games.wanted_targets and games.wanted_targets[:count]
+    common: dict[str, Any] = {**games.asked, "target": targets, "batch_size": asked.batch_size}
+    common |= {"seed": games.seed, "progress": False}
+    truth = explainer.explain(some, method="shap", **SHAPLEY, replace=asked.replace, hold=asked.hold, **common)
+    learned = explainer.explain(some, method=name, **common)
+    squares, ranks = [], []
+    for number, (one, other) in enumerate(zip(truth, learned, strict=True)):
+        parts = games.parts[number]
+        true_P, learned_P = one.scores[parts].astype(float), other.scores[parts].astype(float)
+        if len(parts) < 2 or np.ptp(true_P) == 0:
+            continue
+        squares.append([((true_P - learned_P) ** 2).sum(), ((true_P - true_P.mean()) ** 2).sum()])
+        ranks.append(0.0 if np.ptp(learned_P) == 0 else float(spearmanr(true_P, learned_P).statistic))
+    if not squares:
+        return 0, UNKNOWN, UNKNOWN
+    table = np.array(squares)
+
+    def share(mean: Array) -> Array:
+        return np.array(1 - mean[0] / max(mean[1], 1e-300))
+
+    low, high = interval(table, games.seed, share)
+    return len(ranks), (float(share(table.mean(0))), float(low), float(high)), _limits(np.array(ranks), games.seed)

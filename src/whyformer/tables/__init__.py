@@ -5,11 +5,11 @@
 """
 
 from whyformer.inputs.table_reference import same_columns
-from whyformer.tables.agreement import Agreement
 from whyformer.tables.global_explanation import CorpusExplanation, CsvRows, explain_global
 from whyformer.tables.in_context import RowAttention, explain_in_context, row_attention
 from whyformer.tables.permutation import feature_permutation
 from whyformer.tables.table_results import (
+    Agreement,
     ContextExplanation,
     FeaturePermutation,
     GlobalExplanation,

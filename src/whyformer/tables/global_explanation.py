@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -26,9 +28,8 @@ from whyformer.results.result import Result
 from whyformer.results.types import Explanation
 from whyformer.run.session import loaded_as, tracker
 from whyformer.shapes import Array
-from whyformer.tables.agreement import agreement_of
 from whyformer.tables.permutation import TorchPredictor, feature_permutation
-from whyformer.tables.table_results import FeaturePermutation, GlobalExplanation, Remarks
+from whyformer.tables.table_results import FeaturePermutation, GlobalExplanation, agreement_of
 from whyformer.targets import Aims, Scalar
 from whyformer.views.table_marks import corpus_view
 from whyformer.views.view import view_of
@@ -140,6 +141,43 @@ class _WordSums:
 
 
 view_of.register(CorpusExplanation, corpus_view)
+
+
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?%?(?!\w)")
+
+
+class Remarks:
+    """Warnings of many rows; those that differ in their numbers only are one kind."""
+
+    def __init__(self, of: str) -> None:
+        self.of = of
+        # By kind, which is the words around the numbers: how many rows, and the lowest and highest of each number.
+        self.rows: Counter[tuple[str, ...]] = Counter()
+        self.ranges: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+
+    def add(self, warnings: Sequence[str]) -> None:
+        """Those of one row."""
+        for warning in warnings:
+            kind, numbers = tuple(NUMBER.split(warning)), NUMBER.findall(warning)
+            known = zip(self.ranges.get(kind, [(n, n) for n in numbers]), numbers, strict=True)
+            self.ranges[kind] = [(min(low, n, key=_value), max(high, n, key=_value)) for (low, high), n in known]
+        self.rows.update({tuple(NUMBER.split(warning)) for warning in warnings})
+
+    def told(self, size: int) -> list[str]:
+        """One sentence per kind, with the range of each number, and in how many of ``size`` rows it was met."""
+        told = []
+        for kind, ranges in self.ranges.items():
+            numbers = [low if low == high else f"{low} to {high}" for low, high in ranges]
+            text = "".join(word + number for word, number in zip(kind, [*numbers, ""], strict=True))
+            rows = self.rows[kind]
+            if rows < size or any(low != high for low, high in ranges):
+                text += f" ({f'all {size}' if rows == size else f'{rows} of {size}'} {self.of})"
+            told.append(text)
+        return told
+
+
+def _value(number: str) -> float:
+    return float(number.rstrip("%"))
 
 
 class CsvRows:
@@ -273,7 +311,7 @@ def explain_global(
         if isinstance(reference, FeaturePermutation):
             return replace(result, agreement=reference.agreement(result, seed))
         scores_U1 = np.array(list(reference.values()), float)[:, None]
-        agreement = agreement_of(result.compared, list(reference), scores_U1, None, size, seed, model=first.model)
+        agreement = agreement_of(result.compared, list(reference), scores_U1, seed, model=first.model)
         return replace(result, agreement=agreement)
     return result
 

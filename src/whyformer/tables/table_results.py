@@ -1,23 +1,22 @@
-"""Results for tables: scores of columns, and of the training rows of in-context models."""
+"""Results for tables: scores of columns and of training rows, and their agreement with permutation importance."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from whyformer.errors import BadInput, MissingExtra, UnknownName
+from whyformer.evidence import DRAWS, LEVEL
 from whyformer.extras import require
 from whyformer.files import Damaged, made_folder, read_json, readable_folder, write_file, writing
 from whyformer.inputs.table_schema import Table
@@ -26,10 +25,10 @@ from whyformer.registry import Method, register_named
 from whyformer.results.codec import Float32, Float64
 from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
+from whyformer.results.types import Explanation
 from whyformer.run import Attribution, Run
 from whyformer.shapes import Array
-from whyformer.tables.agreement import Agreement, Ranked, agreement_of, ranked_rows
-from whyformer.views.table_marks import context_view, global_view, permutation_view
+from whyformer.views.table_marks import agreement_view, context_view, global_view, permutation_view
 from whyformer.views.view import view_of
 
 # A tabular model in a folder: which class with which arguments, its weights, and its table.
@@ -120,41 +119,116 @@ def _check(library: str, name: str) -> None:
         raise UnknownName("kind of saved model", f"{library}.{name}", known, "Pass other models from Python.")
 
 
-NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?%?(?!\w)")
+# Agreement of an explanation with permutation importance.
+
+FEWEST = 3  # columns that can be ranked: two are in one of two orders
 
 
-class Remarks:
-    """Warnings of many rows; those that differ in their numbers only are one kind."""
+@dataclass(frozen=True, eq=False)
+class Agreement(Result):
+    """Spearman correlation of column scores with permutation importance (or scores passed), with a 95 % interval.
 
-    def __init__(self, of: str) -> None:
-        self.of = of
-        # By kind, which is the words around the numbers: how many rows, and the lowest and highest of each number.
-        self.rows: Counter[tuple[str, ...]] = Counter()
-        self.ranges: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    Scores are means of absolute scores over rows. The interval draws rows, and repeats of the permutation, with
+    replacement.
+    """
 
-    def add(self, warnings: Sequence[str]) -> None:
-        """Those of one row."""
-        for warning in warnings:
-            kind, numbers = tuple(NUMBER.split(warning)), NUMBER.findall(warning)
-            known = zip(self.ranges.get(kind, [(n, n) for n in numbers]), numbers, strict=True)
-            self.ranges[kind] = [(min(low, n, key=_value), max(high, n, key=_value)) for (low, high), n in known]
-        self.rows.update({tuple(NUMBER.split(warning)) for warning in warnings})
+    what: ClassVar[str] = "agreement"
+    axes: ClassVar[Mapping[str, str]] = {"labels": "U", "scores": "U", "importance": "U"}
+    finite: ClassVar[tuple[str, ...]] = ("scores", "importance")
 
-    def told(self, size: int) -> list[str]:
-        """One sentence per kind, with the range of each number, and in how many of ``size`` rows it was met."""
-        told = []
-        for kind, ranges in self.ranges.items():
-            numbers = [low if low == high else f"{low} to {high}" for low, high in ranges]
-            text = "".join(word + number for word, number in zip(kind, [*numbers, ""], strict=True))
-            rows = self.rows[kind]
-            if rows < size or any(low != high for low, high in ranges):
-                text += f" ({f'all {size}' if rows == size else f'{rows} of {size}'} {self.of})"
-            told.append(text)
-        return told
+    labels: tuple[str, ...]
+    scores: Float64
+    importance: Float64  # the fall of the metric when the column is shuffled, or the scores passed
+    spearman: float  # NaN where all scores, or all falls, are equal
+    low: float  # NaN where neither rows nor repeats are known
+    high: float
+    method: str
+    metric: str = ""  # of the permutation; "" where scores were passed
+    rows: int = 0
+    warnings: tuple[str, ...] = ()
+    model: str = ""
+
+    def to_frame(self) -> DataFrame:
+        """Return one row per column."""
+        return dataframe({"column": self.labels, "score": self.scores, "importance": self.importance})
 
 
-def _value(number: str) -> float:
-    return float(number.rstrip("%"))
+def rank_correlation(first_RU: Array, second_RU: Array) -> Array:
+    """(R,) Spearman correlation of each row with the row of the other; ties share a rank; NaN where all are equal."""
+    from scipy.stats import rankdata
+
+    away = [ranks - ranks.mean(1, keepdims=True) for ranks in (rankdata(x, axis=1) for x in (first_RU, second_RU))]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (away[0] * away[1]).sum(1) / np.sqrt((away[0] ** 2).sum(1) * (away[1] ** 2).sum(1))
+
+
+class Ranked(NamedTuple):
+    """Absolute scores of columns, without special tokens: of each row where they are known, and their mean."""
+
+    labels: tuple[str, ...]
+    scores_RU: Array  # (0, U) where only the mean is known
+    mean_U: Array
+    method: str
+
+
+def ranked_rows(explanations: Any) -> Ranked:
+    """Return what is compared of an explanation, or of a list of them."""
+    rows = [explanations] if isinstance(explanations, Explanation) else explanations
+    if not isinstance(rows, Sequence) or not rows or not all(isinstance(row, Explanation) for row in rows):
+        raise BadInput(
+            "agreement takes what wf.explain or wf.explain_global returned for one method: an explanation, a list of "
+            f"them, or a GlobalExplanation, not a {type(explanations).__name__}."
+        )
+    first = rows[0]
+    if any(row.units.labels != first.units.labels for row in rows):
+        raise BadInput("the rows have different units: agreement is for tables, whose columns stay the same.")
+    plain = [i for i, special in enumerate(first.units.special) if not special]
+    scores_RU = np.stack([np.abs(row.scores[plain]).astype(float) for row in rows])
+    return Ranked(tuple(first.units.labels[i] for i in plain), scores_RU, scores_RU.mean(0), first.method)
+
+
+def agreement_of(ranked: Ranked, labels: Sequence[str], drops_UK: Array, seed: int, **facts: Any) -> Agreement:
+    """Compare scores with the falls of a metric (columns, repeats). facts: fields of the result."""
+    common = [label for label in labels if label in ranked.labels]
+    if len(common) < FEWEST:
+        raise BadInput(
+            f"the explanation and the permutation have {len(common)} columns in common: at least {FEWEST} are needed. "
+            "Pass groups= to feature_permutation if columns were explained in groups."
+        )
+    ours, theirs = [ranked.labels.index(c) for c in common], [list(labels).index(c) for c in common]
+    scores_RU, mean_U, drops_UK = ranked.scores_RU[:, ours], ranked.mean_U[ours], drops_UK[theirs]
+    low, high = _interval(scores_RU, mean_U, drops_UK, seed)
+    left_out = [label for label in (*labels, *ranked.labels) if label not in common]
+    warnings = [f"columns in only one of the two are left out: {', '.join(left_out)}."] if left_out else []
+    return Agreement(
+        labels=tuple(common),
+        scores=mean_U,
+        importance=drops_UK.mean(1),
+        spearman=float(rank_correlation(mean_U[None], drops_UK.mean(1)[None])[0]),
+        low=low,
+        high=high,
+        method=ranked.method,
+        rows=len(scores_RU),
+        warnings=tuple(warnings),
+        **facts,
+    )
+
+
+def _interval(scores_RU: Array, mean_U: Array, drops_UK: Array, seed: int) -> tuple[float, float]:
+    """Return the 95 % confidence interval of the correlation (percentile bootstrap over rows and over repeats)."""
+    rows, repeats = len(scores_RU), drops_UK.shape[1]
+    if max(rows, repeats) < 2:
+        return float("nan"), float("nan")
+    generator = np.random.default_rng(seed)
+    scores_DU = np.repeat(mean_U[None], DRAWS, 0)
+    if rows > 1:
+        scores_DU = generator.multinomial(rows, np.full(rows, 1 / rows), size=DRAWS) @ scores_RU / rows
+    drops_DU = generator.multinomial(repeats, np.full(repeats, 1 / repeats), size=DRAWS) @ drops_UK.T / repeats
+    drawn = rank_correlation(scores_DU, drops_DU)
+    drawn = drawn[~np.isnan(drawn)]
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(drawn, [tail, 1 - tail]) if len(drawn) else (np.nan, np.nan)
+    return float(low), float(high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +281,7 @@ class GlobalExplanation(Result):
         if self.samples is not None and len(self.samples) == self.rows:
             rows_RU = np.abs(self.samples[:, plain])
         labels = tuple(self.labels[i] for i in plain)
-        return Ranked(labels, rows_RU, self.mean_size[plain], self.method, self.sample_classes)
+        return Ranked(labels, rows_RU, self.mean_size[plain], self.method)
 
     @property
     def importance(self) -> Array:
@@ -241,7 +315,7 @@ class FeaturePermutation(Result, Named):
 
     what: ClassVar[str] = "feature permutation"
     axes: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("labels", "mean", "low", "high"), "U"), "drops": "UR", "changes": "IU",
+        **dict.fromkeys(("labels", "mean", "low", "high"), "U"), "drops": "UR",
     }  # fmt: skip
 
     labels: tuple[str, ...]
@@ -254,7 +328,6 @@ class FeaturePermutation(Result, Named):
     high: Float64
     seed: int = 0
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    changes: Float32 | None = None  # mean |change| of the output for the predicted class, of the first rows
     warnings: tuple[str, ...] = ()
     model: str = ""
 
@@ -268,7 +341,7 @@ class FeaturePermutation(Result, Named):
         return "permutation:" + hashlib.blake2b("\n".join(self.labels).encode() + numbers, digest_size=4).hexdigest()
 
     def agreement(self, explanation: Any, seed: int = 0) -> Agreement:
-        """Return the rank correlation of an explanation with this importance, over all rows, per class and per row.
+        """Return the rank correlation of an explanation with this importance.
 
         explanation: what ``wf.explain_global`` returned, or ``wf.explain`` for one method, of the same rows in the
         same order.
@@ -280,7 +353,7 @@ class FeaturePermutation(Result, Named):
         """
         ranked = explanation.compared if isinstance(explanation, GlobalExplanation) else ranked_rows(explanation)
         facts = {"metric": self.metric, "model": self.model}
-        return agreement_of(ranked, self.labels, self.drops, self.changes, self.rows, seed, **facts)
+        return agreement_of(ranked, self.labels, self.drops, seed, **facts)
 
     def ranked(self) -> list[tuple[str, float]]:
         """Columns from the most to the least important; ties keep their order."""
@@ -378,6 +451,7 @@ class ContextExplanation(Result):
         return dataframe(listed)
 
 
+view_of.register(Agreement, agreement_view)
 view_of.register(GlobalExplanation, global_view)
 view_of.register(FeaturePermutation, permutation_view)
 view_of.register(ContextExplanation, context_view)
