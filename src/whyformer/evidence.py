@@ -147,14 +147,14 @@ def tied_places(ranks_IM: Array, seed: int = 0, of: Sequence[int] | None = None)
     ranks_IM: the rank of each method on each input; lower is better. A method is significantly better if the 95 %
     confidence interval of the mean difference excludes zero.
     """
-    places = []
+    ranks = []
     for column in range(ranks_IM.shape[1]):
         _, low, _ = spread(ranks_IM[:, [column]] - ranks_IM, seed, of)
-        places.append(1 + int((low > 0).sum()))
+        ranks.append(1 + int((low > 0).sum()))
     # A method that varies much may be tied with more others than one with a better mean: no place above that one's.
     order = np.argsort(np.nanmean(ranks_IM, 0), kind="stable")
-    largest = np.maximum.accumulate(np.array(places)[order])
-    return [int(largest[np.flatnonzero(order == column)[0]]) for column in range(len(places))]
+    largest = np.maximum.accumulate(np.array(ranks)[order])
+    return [int(largest[np.flatnonzero(order == column)[0]]) for column in range(len(ranks))]
 
 
 @dataclass(frozen=True)

@@ -214,14 +214,14 @@ def ready(twin: LoadedModel, seed: int, start: str, moved: bool = False) -> Iter
 
 def _draw(model: nn.Module) -> None:
     """As transformers, or torch, makes each module; what neither draws as random numbers of equal mean and spread."""
-    own = getattr(model, "_init_weights", None) if hasattr(model, "config") else None
+    initialise = getattr(model, "_init_weights", None) if hasattr(model, "config") else None
     for module in model.modules():
         reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
         here = [p for p in module.parameters(recurse=False) if p.is_floating_point()]
         before = [p.detach().clone() for p in here]
         with torch.no_grad():
-            if callable(own):
-                own(module)
+            if callable(initialise):
+                initialise(module)
             elif callable(reset):
                 reset()
         for parameter, was in zip(here, before, strict=True):

@@ -140,16 +140,16 @@ def evaluated(candidate: Candidate, games: Games, scalar: str, whole: int = 0) -
     except Exception as error:  # one broken method must not lose the others
         return dataclasses.replace(candidate, failure=f"failed: {type(error).__name__}: {error}")
     # All maps would take too much memory.
-    kept = [e if i < whole else e.replace(matrix=None, layers=None, detail=None) for i, e in enumerate(explanations)]
+    small = {"matrix": None, "layers": None, "detail": None}
+    explained = [e if i < whole else e.replace(**small) for i, e in enumerate(explanations)]
     if games.runs[0].attended is not None:
-        each = {"matrix": None, "layers": None, "detail": None, "errors": None}
-        kept = [
-            e.replace(scores=games.over_units(i, e.units, e.scores), units=games.units[i], **each)
-            for i, e in enumerate(kept)
+        explained = [
+            e.replace(scores=games.over_units(i, e.units, e.scores), units=games.units[i], errors=None, **small)
+            for i, e in enumerate(explained)
         ]
     done = dataclasses.replace(
         candidate,
-        explanations=tuple(kept),
+        explanations=tuple(explained),
         signed=explanations[0].signed,
         forwards=float(np.mean([e.cost.forwards for e in explanations])),
         backwards=float(np.mean([e.cost.backwards for e in explanations])),
@@ -358,11 +358,11 @@ class OneInput:
         return {c.name: self.trial(e.scores[self.parts], e.signed, c) for c, e in explained}
 
     def trial(self, scores_P: Array, signed: bool, candidate: Candidate | None = None) -> Trial:
-        own: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         if candidate is not None:
-            again = partial(scores_with_noise, self.games, candidate, self.scalar, self.number)
-            own = {"explanation": candidate.explanations[self.number], "again": again}
-        return Trial(np.asarray(scores_P, dtype=float), self.game, signed, **self._common, **own)
+            noisy = partial(scores_with_noise, self.games, candidate, self.scalar, self.number)
+            facts = {"explanation": candidate.explanations[self.number], "again": noisy}
+        return Trial(np.asarray(scores_P, dtype=float), self.game, signed, **self._common, **facts)
 
 
 def judge(

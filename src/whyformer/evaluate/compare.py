@@ -89,9 +89,9 @@ def compare(
             raise BadInput(f"{entry.name} compares with human annotations: pass rationales=[…], one per input.")
         if "region" in entry.needs and masks is None:
             raise BadInput(f"{entry.name} compares with the region of the object: pass masks=[…], one per image.")
-    given = (rationales, masks, surrogate)
+    annotations = (rationales, masks, surrogate)
     candidates = wanted(method, explainer.source(inputs).modality.kind)
-    with comparing(explainer, inputs, candidates, judged, Evaluation(**options), *given) as (comparison, _):
+    with comparing(explainer, inputs, candidates, judged, Evaluation(**options), *annotations) as (comparison, _):
         return comparison
 
 
@@ -228,11 +228,11 @@ def _rows(
     ranks_IM = mean_ranks(decisive, values, names)
     mean_rank = dict(zip(names, (mean_of(column.tolist()) for column in ranks_IM.T), strict=True))
     ranked = games.input_count >= ENOUGH
-    places = dict(zip(names, tied_places(ranks_IM, games.seed, games.of), strict=True)) if ranked else {}
+    rank_of = dict(zip(names, tied_places(ranks_IM, games.seed, games.of), strict=True)) if ranked else {}
     order = sorted(candidates, key=lambda e: (math.isnan(mean_rank[e.name]), mean_rank[e.name]))
     rows = []
     for candidate in order:
-        place = places.get(candidate.name, math.nan)
+        place = rank_of.get(candidate.name, math.nan)
         by_metric = {m: by_method[candidate.name] for m, by_method in scores.items()}
         if not ranked:
             by_metric = {m: dataclasses.replace(score, rank=math.nan) for m, score in by_metric.items()}

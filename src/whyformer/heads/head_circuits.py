@@ -303,8 +303,8 @@ def norms_scatter(
     >>> wf.heads.norms_scatter(model, list(wf.demo.SENTENCES), tokenizer).show()
     """
     loaded = loaded_as(LoadedModel, model, processor, attention_at)
-    several = inputs if isinstance(inputs, (list, dict)) else [inputs]
-    return scatter_view(weighed(loaded, several), layer)
+    many = inputs if isinstance(inputs, (list, dict)) else [inputs]
+    return scatter_view(weighed(loaded, many), layer)
 
 
 @checked

@@ -242,9 +242,9 @@ def roles(
     options: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
     with through(model, inputs, progress=progress, **options) as session:
         if alignments is not None:
-            given = len(alignments)
-            if given != session.size:
-                raise BadInput(f"{given} alignments for {session.size} inputs: give a list of pairs for each input.")
+            count = len(alignments)
+            if count != session.size:
+                raise BadInput(f"{count} alignments for {session.size} inputs: give a list of pairs for each input.")
             if "cross" not in (parts_of(session.study) or ()):
                 raise BadInput("alignments are for the cross-attention of an encoder-decoder, and this model has none.")
         text = session.modality.stream in READ
@@ -342,12 +342,12 @@ class _Tally:
         widest = max(heads for _, heads in session.layers)
         positional = np.full((len(session.layers), widest), np.nan, np.float32)
         offset: list[list[Offset]] = []
-        several = parts_of(session.study) is not None
+        many_streams = parts_of(session.study) is not None
         for layer, (_, heads) in enumerate(session.layers):
             moves = sorted(self.offsets[layer], key=lambda m: (sum(map(abs, m)), m))  # ties go to the nearest
             counts = torch.stack([self.offsets[layer][m] for m in moves]) if moves else torch.zeros(1, heads)
             best = counts.argmax(0)
-            if moves or not several:  # words that ask patches have no offset
+            if moves or not many_streams:  # words that ask patches have no offset
                 positional[layer, :heads] = (counts.amax(0) / max(self.rows[layer], 1)).numpy()
             offset.append([moves[int(i)] if moves else () for i in best])
         aligned_rows = sum(self.aligned_rows.values())

@@ -305,20 +305,7 @@ def head_importance(
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> wf.head_importance(model, list(wf.demo.SENTENCES), tokenizer).show()
     """
-    if per != "example" and kind != "gradient":
-        raise BadInput(f'per="{per}" belongs to kind="gradient"; kind="{kind}" has one value per example.')
-    if ablate != "one" and kind != "ablation":
-        raise BadInput(f'ablate="{ablate}" belongs to kind="ablation".')
-    if rule != "lrp" and kind != "relevance":
-        raise BadInput(f'rule="{rule}" belongs to kind="relevance".')
-    if kind in {"confidence", "relevance"} and (labels is not None or scalar == "loss"):
-        raise BadInput(f'kind="{kind}" does not use a loss: omit labels and scalar="loss".')
-    if kind == "confidence" and target is not None:
-        raise BadInput('kind="confidence" does not depend on the output: omit target.')
-    if scalar == "loss" and (labels is None or target is not None):
-        raise BadInput('scalar="loss" is the loss at the true labels: pass labels=[…], one per input, and no target.')
-    if labels is not None and target is not None:
-        raise BadInput("give target or labels, not both.")
+    _refuse_mixed(kind, per, ablate, rule, scalar, labels, target)
     opening: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
     opening |= {"target": target, "progress": progress, "each_token": kind != "confidence"}
     with kinds.through(model, inputs, **opening) as session:
@@ -366,6 +353,24 @@ def head_importance(
             model=type(session.model).__name__,
             parts=kinds.parts_of(session.study),
         )
+
+
+def _refuse_mixed(kind: str, per: str, ablate: str, rule: str, scalar: str, labels: Any, target: Any) -> None:
+    """Raise for options that belong to another kind of importance."""
+    if per != "example" and kind != "gradient":
+        raise BadInput(f'per="{per}" belongs to kind="gradient"; kind="{kind}" has one value per example.')
+    if ablate != "one" and kind != "ablation":
+        raise BadInput(f'ablate="{ablate}" belongs to kind="ablation".')
+    if rule != "lrp" and kind != "relevance":
+        raise BadInput(f'rule="{rule}" belongs to kind="relevance".')
+    if kind in {"confidence", "relevance"} and (labels is not None or scalar == "loss"):
+        raise BadInput(f'kind="{kind}" does not use a loss: omit labels and scalar="loss".')
+    if kind == "confidence" and target is not None:
+        raise BadInput('kind="confidence" does not depend on the output: omit target.')
+    if scalar == "loss" and (labels is None or target is not None):
+        raise BadInput('scalar="loss" is the loss at the true labels: pass labels=[…], one per input, and no target.')
+    if labels is not None and target is not None:
+        raise BadInput("give target or labels, not both.")
 
 
 def _gradient_samples(session: Session, per: str, labels: list[Any] | None) -> tuple[Array, Array]:

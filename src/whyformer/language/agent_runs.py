@@ -148,9 +148,9 @@ def parts_of(run: AgentRun) -> list[RunPart]:
             name, call_id = (str(message.get(key, "")) for key in ("name", "tool_call_id"))
             parts += [RunPart(number, message["role"], text, name, call_id) for text in texts]
             continue
-        for field, kind in FIELDS.items():
-            if kind == THOUGHT and str(message.get(field) or "").strip():
-                parts.append(RunPart(number, THOUGHT, str(message[field]).strip()))
+        for name_of_field, kind in FIELDS.items():
+            if kind == THOUGHT and str(message.get(name_of_field) or "").strip():
+                parts.append(RunPart(number, THOUGHT, str(message[name_of_field]).strip()))
                 break
         parts += [RunPart(number, kind, text) for whole in texts for kind, text in _divided(whole)]
         for call in message.get("tool_calls", ()):
@@ -195,13 +195,13 @@ def places_of(parts: Sequence[RunPart], prompt: PromptText, written: str, last: 
 
     last: the message that ``written`` is of; those before it are in the prompt.
     """
-    text, places, at = str(prompt) + written, list[WrittenPart](), 0
+    text, positions, at = str(prompt) + written, list[WrittenPart](), 0
     contents = _contents(parts, prompt, last)
     for number, part in enumerate(parts):
         if part.message > last:
             break
         if number in contents:
-            places.append(WrittenPart(number, *contents[number]))
+            positions.append(WrittenPart(number, *contents[number]))
             at = max(at, contents[number][1])
             continue
         at = max(at, len(prompt)) if part.message == last else at
@@ -209,20 +209,20 @@ def places_of(parts: Sequence[RunPart], prompt: PromptText, written: str, last: 
         end = len(text) if part.message == last else min(min(ahead, default=len(prompt)), len(prompt))
         span = (_call_in if part.kind == TOOL_CALL and part.name else _text_in)(text[:end], part, at)
         if span is not None:
-            places.append(WrittenPart(number, *span))
+            positions.append(WrittenPart(number, *span))
             at = at if part.kind == DEFINITION else span[1]
-    return places
+    return positions
 
 
 def _contents(parts: Sequence[RunPart], prompt: PromptText, last: int) -> dict[int, Span]:
     """Return the places of contents that the template's frame shows; none where they are not told apart."""
-    found = [(start, end) for start, end, role in prompt.parts if role not in (THOUGHT, TOOL_CALL)]
+    contents = [(start, end) for start, end, role in prompt.parts if role not in (THOUGHT, TOOL_CALL)]
     before = [n for n, part in enumerate(parts) if 0 <= part.message < last]
     plain = [n for n in before if parts[n].kind not in (THOUGHT, TOOL_CALL)]
-    fitting = len(found) == len(plain) and all(
-        prompt[start:end] == parts[n].text for n, (start, end) in zip(plain, found, strict=True)
+    fitting = len(contents) == len(plain) and all(
+        prompt[start:end] == parts[n].text for n, (start, end) in zip(plain, contents, strict=True)
     )
-    return dict(zip(plain, found, strict=True)) if fitting else {}
+    return dict(zip(plain, contents, strict=True)) if fitting else {}
 
 
 def _spellings(text: str) -> list[str]:

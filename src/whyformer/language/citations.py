@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -28,6 +29,7 @@ from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Cost
 from whyformer.run.session import loaded_as, tracker
+from whyformer.shapes import Array
 from whyformer.views.generation import citations_page
 from whyformer.views.view import view_of
 
@@ -234,11 +236,11 @@ def cite(
     """Find the documents, and the sentences in them, that support each sentence of the answer.
 
     documents: texts, or texts by name; images, too, for a vision-language model; documents of LangChain and nodes of
-    LlamaIndex, as objects or dicts. answer: the text to support; None:
-    the model's own answer of at most ``generate`` tokens. method (and its options): ranks the sentences, in one
-    explanation per sentence of the answer. The ``top`` of them, and every document, are then left out in turn: drops
-    are the falls of the log-probability. A wf.CompletionServer and a wf.ChatServer are models, too; the latter samples
-    answers to the prompt with each sentence and document left out, and drops are falls of the share that match.
+    LlamaIndex, as objects or dicts. answer: the text to support; None: the model's own answer of at most ``generate``
+    tokens. method (and its options): ranks the sentences, in one explanation per sentence of the answer. The ``top`` of
+    them, and every document, are then left out in turn: drops are the falls of the log-probability. A
+    wf.CompletionServer and a wf.ChatServer are models, too; the latter samples answers to the prompt with each sentence
+    and document left out, and drops are falls of the share that match.
 
     >>> documents = {"atlas": "the capital of france is paris.", "note": "a cat sat on the mat."}
     >>> wf.cite("language-model", "what is the capital of france?", documents, answer="it is paris.").show()
@@ -249,7 +251,7 @@ def cite(
     samples = int(getattr(remote, "samples", 0))
     method = (METHOD if remote is None else REMOTE_METHOD) if method is None else method
     get_method(method).checked(options)
-    prompt, places = prompt_with(explainer, question, names, _marked(explainer, texts, pictures))
+    prompt, positions = prompt_with(explainer, question, names, _marked(explainer, texts, pictures))
     asked: Any = {"text": prompt, "images": list(pictures.values())} if pictures else prompt
     before = getattr(remote, "usage", Usage())
     if answer is None:
@@ -259,33 +261,26 @@ def cite(
         raise BadInput("the answer is empty: give at least one sentence.")
     sources = [SourceSentence(d, text[a:b], (a, b)) for d, text in enumerate(texts) for a, b in sentences(text)]
     ranges = [
-        (places[s.document][1], places[s.document][0][1])  # an image is one source, whatever marks its place
+        (positions[s.document][1], positions[s.document][0][1])  # an image is one source, whatever marks its place
         if s.document in pictures
-        else (places[s.document][1] + s.span[0], places[s.document][1] + s.span[1])
+        else (positions[s.document][1] + s.span[0], positions[s.document][1] + s.span[1])
         for s in sources
     ]
-    of_document = np.array([source.document for source in sources])
     if hasattr(remote, "announce"):  # raises if it is more than the server's budget
-        again = 0 if method == REMOTE_METHOD else min(top, len(sources))
+        left_out = 0 if method == REMOTE_METHOD else min(top, len(sources))
         passes = get_method(method).cost(len(sources), **get_method(method).checked(options))[0]
-        remote.announce(passes + again + len(texts), len(prompt))
+        remote.announce(passes + left_out + len(texts), len(prompt))
     settings: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": False}
-    shape = (len(spans), len(sources))
-    scores, drops = np.zeros(shape), np.full(shape, np.nan)
-    document_drops, values = np.zeros((len(spans), len(texts))), np.zeros(len(spans))
-    costs: list[Cost] = []
-    for number, span in enumerate(tracker(progress)(spans, "citing")):
-        why = explainer.explain([(asked, answer)], method=method, span=span, units=ranges, **settings, **options)[0]
-        scores[number], values[number] = why.scores, why.value
-        best = np.argsort(-scores[number], kind="stable")[:top]
-        away: dict[str, Any] = {"method": "occlusion", "span": span, **settings}
-        if not pictures:  # pixels cannot be deleted: beside images, words are replaced, too
-            away["replace"] = "delete"
-        without = explainer.explain([(asked, answer)], units=[ranges[i] for i in best], **away)[0]
-        drops[number, best] = without.scores
-        whole = explainer.explain([(asked, answer)], units=[place[0] for place in places], **away)[0]
-        document_drops[number] = whole.scores
-        costs += [why.cost, without.cost, whole.cost]
+    scores, drops, document_drops, values, cost = _measured(
+        partial(explainer.explain, [(asked, answer)], **settings),
+        tracker(progress)(spans, "citing"),
+        ranges,
+        [span for span, _ in positions],
+        top,
+        {"method": method, **options},
+        {} if pictures else {"replace": "delete"},  # pixels cannot be deleted: beside images, words are replaced, too
+    )
+    of_document = np.array([source.document for source in sources])
     document_scores = np.stack([scores[:, of_document == d].sum(1) for d in range(len(texts))], 1)
     cited = Citations(
         question=question,
@@ -302,16 +297,43 @@ def cite(
         method=method,
         model=type(explainer.model).__name__,
         top=top,
-        cost=Cost.of_all(costs),
+        cost=cost,
         shares=values if samples else None,
         samples=samples or None,
         usage=asdict(remote.usage - before) if hasattr(remote, "usage") else None,
     )
-    rare = [answer[a:b] for (a, b), value in zip(spans, values, strict=True) if samples and not value]
-    notes = [UNMATCHED.format(text) for text in rare]
-    for text, influenced in zip((answer[a:b] for a, b in spans), cited.influenced, strict=True):
-        notes += [UNSUPPORTED.format(text)] if not influenced and text not in rare else []
-    return replace(cited, warnings=(*notes, *([remote.summary()] if hasattr(remote, "summary") else ())))
+    return replace(cited, warnings=(*_notes(cited), *([remote.summary()] if hasattr(remote, "summary") else ())))
+
+
+def _notes(cited: Citations) -> list[str]:
+    """Return warnings about sentences that no sampled answer has, and about those that no document influenced."""
+    texts = [cited.answer[start:end] for start, end in cited.spans]
+    rare = [] if cited.shares is None else [text for text, share in zip(texts, cited.shares, strict=True) if not share]
+    free = [text for text, influenced in zip(texts, cited.influenced, strict=True) if not influenced]
+    return [UNMATCHED.format(text) for text in rare] + [UNSUPPORTED.format(text) for text in free if text not in rare]
+
+
+def _measured(
+    explain: Callable[..., Any],
+    spans: Iterable[Span],
+    passages: list[Span],
+    documents: list[Span],
+    top: int,
+    ranking: Mapping[str, Any],
+    removal: Mapping[str, Any],
+) -> tuple[Array, Array, Array, Array, Cost]:
+    """Return scores and drops of sentences, drops of documents, and the explained values, a row per span; the cost."""
+    rows, costs = [], []
+    for span in spans:
+        (why,) = explain(span=span, units=passages, **ranking)
+        best, drops = np.argsort(-why.scores.astype(float), kind="stable")[:top], np.full(len(passages), np.nan)
+        (without,) = explain(method="occlusion", span=span, units=[passages[i] for i in best], **removal)
+        (whole,) = explain(method="occlusion", span=span, units=documents, **removal)
+        drops[best] = without.scores
+        rows.append((why.scores.astype(float), drops, whole.scores.astype(float), why.value))
+        costs += [why.cost, without.cost, whole.cost]
+    scores, drops_AS, document_drops, values = (np.array(column) for column in zip(*rows, strict=True))
+    return scores, drops_AS, document_drops, values, Cost.of_all(costs)
 
 
 def documents_by_name(documents: Any) -> dict[str, Any]:
@@ -394,9 +416,9 @@ def prompt_with(
             "the tokenizer's chat template changes the text, so the documents were not found in the prompt. Explain "
             "(prompt, answer) with units=[…], the character ranges of the documents."
         )
-    places = [((offset + start, offset + end), offset + text) for start, text, end in marks]
-    parts = [(*place, f"document {n}") for n, (place, _) in enumerate(places, 1)]
-    return PromptText(prompt, [*parts, (offset + asked, offset + len(content), "question")]), places
+    positions = [((offset + start, offset + end), offset + text) for start, text, end in marks]
+    parts = [(*span, f"document {n}") for n, (span, _) in enumerate(positions, 1)]
+    return PromptText(prompt, [*parts, (offset + asked, offset + len(content), "question")]), positions
 
 
 def _requested(remote: Any, prompt: str, tokens: int) -> str:

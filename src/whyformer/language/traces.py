@@ -241,14 +241,14 @@ def shares_of(scores_TN: Float64) -> Float64:
     return np.divide(speaking, total, out=np.zeros_like(speaking), where=total > 0)
 
 
-def handed_on(shares_TN: Float64, own: Sequence[int]) -> Float64:
-    """Hand shares of steps on, the first step first. own: the source that each step is."""
+def handed_on(shares_TN: Float64, source_of: Sequence[int]) -> Float64:
+    """Hand shares of steps on, the first step first. source_of: the source that each step is."""
     origins = shares_TN.copy()
     for number in range(len(origins)):
         for before in range(number):
-            share = origins[number, own[before]]
+            share = origins[number, source_of[before]]
             if share and origins[before].any():
-                origins[number, own[before]] = 0.0
+                origins[number, source_of[before]] = 0.0
                 origins[number] += share * origins[before]
     return origins
 

@@ -118,7 +118,7 @@ def trace(
         steps = [(turn, part) for turn in turns for part in turn.steps]
         keys = sorted({key for turn in turns for key in turn.sources} | {(part, 0, 0) for _, part in steps})
         place = {key: number for number, key in enumerate(keys)}
-        own = [place[part, 0, 0] for _, part in steps]
+        source_of = [place[part, 0, 0] for _, part in steps]
         scores, drops = (np.full((len(steps), len(keys)), np.nan) for _ in range(2))
         likely, outside = np.zeros(len(steps)), np.zeros(len(steps))
         for row, (turn, part) in enumerate(tracker(progress)(steps, "tracing")):
@@ -127,7 +127,7 @@ def trace(
             why = explainer.answer(turn.source, replace(request, span=turn.stretch(part), units=spans))
             scores[row, numbers] = why.scores
             outside[row] = why.checks.get("outside_units", 0.0)
-            origins = handed_on(shares_of(scores[: row + 1]), own[: row + 1])[row, numbers]
+            origins = handed_on(shares_of(scores[: row + 1]), source_of[: row + 1])[row, numbers]
             # What the message itself holds before the step is part of what becomes less likely: it stays.
             origins[[end > turn.exchange.begin for _, end in spans]] = 0.0
             best = [int(i) for i in np.argsort(-origins, kind="stable")[:top] if origins[i] > 0]
@@ -142,7 +142,7 @@ def trace(
     return Trace(
         steps=tuple(
             TraceStep(parts[part].kind, _text(turns, parts, (part, 0, 0)), turn.number, source, parts[part].name)
-            for (turn, part), source in zip(steps, own, strict=True)
+            for (turn, part), source in zip(steps, source_of, strict=True)
         ),
         sources=_sources(turns, parts, keys, [part for _, part in steps]),
         scores=scores,

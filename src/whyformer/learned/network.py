@@ -420,7 +420,7 @@ def known_errors(network: Network, examples: Sequence[Example]) -> tuple[float, 
     The output of a set less that of its complement is z·φ (z: 1 in the set, -1 outside) plus what is no sum.
     """
     table = ExampleTable(examples, next(network.parameters()).device)
-    found = []
+    spectra = []
     for batch in table.batches():
         phi_BU = with_efficiency(batch.phi(network), batch.parts_BU, batch.whole_B - batch.none_B)
         for row, phi_U in enumerate(phi_BU.double().cpu().numpy()):
@@ -430,8 +430,8 @@ def known_errors(network: Network, examples: Sequence[Example]) -> tuple[float, 
             left_K = said_M[0::2] - said_M[1::2] - signs_KP @ phi_U[parts]
             x_KP = signs_KP - signs_KP.mean(1, keepdims=True)
             size_K, turned_KK = np.linalg.eigh(x_KP @ x_KP.T)
-            found.append((size_K, (turned_KK.T @ left_K) ** 2))
-    size_N, square_N = (np.concatenate(each) for each in zip(*found, strict=True))
+            spectra.append((size_K, (turned_KK.T @ left_K) ** 2))
+    size_N, square_N = (np.concatenate(each) for each in zip(*spectra, strict=True))
     variances = [float((square_N / (size_N.clip(0) + noise)).mean()) for noise in NOISES]
     likely = [
         -len(size_N) * math.log(max(variance, 1e-300)) - float(np.log(size_N.clip(0) + noise).sum())

@@ -23,8 +23,8 @@ class _AnyLayout:
     def _open(
         self, weights: Tensor, value: Tensor, contraction: Any, axes: Any, sources: Any, *_: Any, **__: Any
     ) -> OpenSite:
-        lead = [i for i in range(weights.ndim) if i not in (contraction.query, contraction.key)]
-        order, split = (*lead, contraction.query, contraction.key), tuple(weights.shape[i] for i in lead)
+        others = [i for i in range(weights.ndim) if i not in (contraction.query, contraction.key)]
+        order, split = (*others, contraction.query, contraction.key), tuple(weights.shape[i] for i in others)
         layout = Layout(order, (split or (1,)), ("B",) * max(len(split), 1), 1, 2)  # 2: never one head of several
         return super()._open(weights, value, contraction, axes, sources, layout)  # type: ignore[misc]
 
@@ -72,13 +72,13 @@ def arrangement_of(
     if len(context) < 3:
         raise NotOffered(f"{len(context)} training rows are too few to distinguish rows from columns: give 3 or more.")
 
-    def watched(known: Tensor, told: Tensor) -> list[OpenSite]:
+    def sites_of(known: Tensor, told: Tensor) -> list[OpenSite]:
         watch = _WatchRows(1, names)
         with torch.no_grad(), watch:
             forward(known, told, row)
         return watch.sites
 
-    whole, fewer = watched(context, answers), watched(context[:-1], answers[:-1])
+    whole, fewer = sites_of(context, answers), sites_of(context[:-1], answers[:-1])
     if not whole:
         raise NothingCaptured(
             "no attention was captured, and training rows are scored by their attention. Use "
@@ -90,11 +90,11 @@ def arrangement_of(
     kinds = [_kind(a, b) for a, b in zip(whole, fewer, strict=True)]
     moved = context.clone()
     moved[0] = context[0] * -1.5 + 0.7
-    first, rescaled = _first_row(whole, watched(moved, answers), kinds, len(context))
+    first, rescaled = _first_row(whole, sites_of(moved, answers), kinds, len(context))
     places = tuple(
         ContextSite(site.path, kind, first if kind == "rows" else 0) for site, kind in zip(whole, kinds, strict=True)
     )
-    tokens, passes = _tokens(whole, kinds, first, context, lambda known: watched(known, answers))
+    tokens, passes = _tokens(whole, kinds, first, context, lambda known: sites_of(known, answers))
     return Arrangement(places, tokens, 3 + passes, rescaled)
 
 
@@ -134,7 +134,7 @@ def _tokens(
     kinds: Sequence[str],
     first: int,
     context: Tensor,
-    watched: Callable[[Tensor], list[OpenSite]],
+    sites_of: Callable[[Tensor], list[OpenSite]],
 ) -> tuple[tuple[int | None, ...], int]:
     """The token of each column: whose values change when the column of the first training row does."""
     at = next((i for i, kind in enumerate(kinds) if kind in {"rows", "columns"}), None)
@@ -144,7 +144,7 @@ def _tokens(
     for column in range(context.shape[1]):
         changed = context.clone()
         changed[0, column] = context[0, column] * -1.5 + 0.7
-        moves = (_of_first_row(watched(changed)[at], kinds[at], first) - plain).abs().amax(1)
+        moves = (_of_first_row(sites_of(changed)[at], kinds[at], first) - plain).abs().amax(1)
         alone = int((moves > NEGLIGIBLE * moves.max()).sum()) == 1
         made.append(int(moves.argmax()) if alone else None)
     return tuple(made), context.shape[1]

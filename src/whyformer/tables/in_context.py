@@ -102,8 +102,8 @@ def _form(model: nn.Module, arrange: Call, columns: int) -> tuple[tuple[bool, bo
             continue
         passes += 1
         # Two rows of logits, or one for every row, behind the axis of tables if there is one.
-        lead = (1, 2) if batched else (2,)
-        if tuple(logits.shape[: len(lead)]) in (lead, (*lead[:-1], 6)) and logits.ndim <= len(lead) + 1:
+        shape = (1, 2) if batched else (2,)
+        if tuple(logits.shape[: len(shape)]) in (shape, (*shape[:-1], 6)) and logits.ndim <= len(shape) + 1:
             return (batched, floats), passes
     raise BadInput(
         f"{type(model).__name__} accepts neither tables with a batch axis, (1, rows, {columns}), nor without, "
