@@ -20,7 +20,7 @@ from whyformer.demo import load_adult, load_sentiment
 from whyformer.demo.census import adult_rows
 from whyformer.errors import BadInput
 from whyformer.tables import CorpusExplanation
-from whyformer.tables.table_results import Remarks
+from whyformer.tables.global_explanation import Remarks
 
 SOME = rows(23)
 
