@@ -35,7 +35,7 @@ def as_symbols(text: str, which: re.Pattern[str] = CONTROLS) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """JSON with the same characters as its own escapes: it reads back as it was."""
+    """Return JSON with control characters as escapes, so that it is read back unchanged."""
     return CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
@@ -47,7 +47,7 @@ PLAIN = (str, int, float, bool)
 
 
 def brief(value: Any) -> str:
-    """The name of a dataclass and what its first fields hold; what is empty or as it is by default is left out."""
+    """Return the name of a dataclass with its first values; empty values and defaults are left out."""
     told = []
     for field in dataclasses.fields(value):
         part = getattr(value, field.name)
@@ -59,7 +59,7 @@ def brief(value: Any) -> str:
 
 
 def called(name: str, parts: list[str]) -> str:
-    """name(part, part) on one line where it fits, else a line for each."""
+    """Return "name(part, part)" on one line if it fits, else a line for each part."""
     line = f"{name}({', '.join(parts)})"
     if len(line) <= WIDEST:
         return line
@@ -67,7 +67,7 @@ def called(name: str, parts: list[str]) -> str:
 
 
 def several(kind: str, entries: Iterable[str]) -> str:
-    """A list by its first entries, a line for each."""
+    """Return a list by its first entries, a line for each."""
     lines = list(entries)
     if not lines:
         return f"{kind}: empty"
@@ -77,7 +77,7 @@ def several(kind: str, entries: Iterable[str]) -> str:
 
 
 def cut(words: str, longest: int) -> str:
-    """On one line, and no longer than that; with symbols for controls."""
+    """Return the text on one line, cut at ``longest`` characters, with symbols for controls."""
     line = as_symbols(" ".join(words.split()) if "\n" in words else words)
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 

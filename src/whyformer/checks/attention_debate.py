@@ -180,7 +180,7 @@ def _until_flip(run: Run, places: list[LayerRows], order: Tensor, before_C: Tens
 
 
 def without(place: LayerRows, gone_VM: Tensor) -> Tensor:
-    """(V, H, R, K) rows with the keys of each variant erased and the rest renormalised; nothing left stays nothing."""
+    """(V, H, R, K) rows without the keys of each variant, the rest renormalised; rows without weight stay zero."""
     rows = place.weights_HRK.repeat(len(gone_VM), 1, 1, 1)
     stays_VP = torch.ones(len(gone_VM), place.positions, dtype=torch.bool, device=rows.device)
     stays_VP.scatter_(1, gone_VM, False)

@@ -146,12 +146,12 @@ class LayerRows:
 
     @property
     def even_HRK(self) -> Tensor:
-        """The same share for every free key."""
+        """Uniform weights over the free keys."""
         even = self.free_RK / self.free_RK.sum(-1, keepdim=True).clamp(min=1)
         return even.expand(self.weights_HRK.shape)
 
     def full(self, share_VHRK: Tensor) -> Tensor:
-        """Distributions over the free keys → whole rows: their sum is what it was, the other keys keep theirs."""
+        """Return whole rows from distributions over the free keys, which keep their total weight."""
         mass = (self.weights_HRK * self.free_RK).sum(-1, keepdim=True)
         return self.weights_HRK * ~self.free_RK + mass * share_VHRK
 
@@ -188,7 +188,7 @@ class LayerRows:
 
 
 def rows_of(run: Run, layers: Choice = "last", heads: Choice = "all", rows: str = "readout") -> list[LayerRows]:
-    """The rows to change: all, or those that feed the head. Layers are counted for each pair of streams."""
+    """Return the rows to change: all, or those that feed the head. Layers are counted for each pair of streams."""
     if run.modality.read.mixes_rows:
         raise NotOffered("attention also runs over the rows of the table: there is no single attention row to change.")
     if run.windowed:
@@ -214,7 +214,7 @@ def rows_of(run: Run, layers: Choice = "last", heads: Choice = "all", rows: str 
 def _rows_of_call(
     run: Run, call: int, asks: tuple[str, str], heads: Choice, rows: str, said: Callable[[Tensor], Tensor]
 ) -> LayerRows | None:
-    """The rows of one call over a stream; None where none of them feeds the head, or too few keys could change."""
+    """Return the rows of one call; None if none of them feeds the head, or too few keys could change."""
     site = run.record(multi_stream=True).sites[call]
     attention = site.attention_BHQK[0].float()
     where = slices(run.stream_sizes) if run.multi_stream else {asks[0]: slice(0, run.length)}

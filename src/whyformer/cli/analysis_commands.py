@@ -241,7 +241,7 @@ def maximize(asked: CommandArguments) -> None:
 
     model, processor, kind = asked.load_any("textures")
     if kind != "image":
-        raise BadInput(f"{asked.model!r} does not take images alone: images can be generated only.")
+        raise BadInput(f"{asked.model!r} does not take images alone: only images can be generated.")
     deliver(activation_maximization(model, sought, processor=processor, **asked.settings), asked)
 
 

@@ -59,7 +59,7 @@ class Canvas:
 
 
 def shaken(image: Tensor, jitter: float, scale: float, draw: Any) -> Tensor:
-    """Moved by up to ``jitter`` pixels and made up to ``scale`` larger or smaller; borders are mirrored."""
+    """Return the image moved by up to ``jitter`` pixels and scaled by up to ``scale``; borders are mirrored."""
     if not jitter and not scale:
         return image
     height, width = image.shape[-2:]
@@ -78,7 +78,7 @@ def total_variation(image: Tensor) -> Tensor:
 
 
 def penalties_of(image: Tensor, l2: float, tv: float) -> dict[str, Tensor]:
-    """What a picture costs, in units of the activation: λ‖x‖² and its like, as sums over pixels and colours."""
+    """Return the penalties of an image, in units of the activation: sums over pixels and colours."""
     # Sums, not means: a mean over the 12,288 numbers of a small picture leaves λ = 1 without any effect.
     return {"l2·‖x‖²": l2 * image.square().sum(), "tv·TV(x)": tv * total_variation(image)}
 
@@ -124,7 +124,7 @@ Sought = (
 
 
 class Unit:
-    """What is maximised; its value is read while its ``tap`` is open."""
+    """The unit that is maximised; its value can be read while its ``tap`` is open."""
 
     def __init__(self, modality: Modality, example: Batch, unit: Any) -> None:
         self.modality, self.unit, self.target = modality, unit, -1
@@ -247,7 +247,7 @@ def activation_maximization(
 
 
 def stepper(parameters: Tensor, optimizer: str, lr: float) -> Any:
-    """A function that takes one step up."""
+    """Return a function that takes one step up the gradient of an objective."""
     kind = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
     rule = kind([parameters], lr=lr, maximize=True)
 

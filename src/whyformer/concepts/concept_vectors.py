@@ -35,7 +35,7 @@ FEWEST = 4  # of each side: two to learn from, and some held out
 
 @dataclass(frozen=True, eq=False)
 class CAV:
-    """Points towards the concept; length 1."""
+    """A concept vector of length 1, which points towards the concept."""
 
     direction_D: Array
     accuracy: float  # on the held-out third
@@ -296,13 +296,13 @@ def _vectors(
 
 
 def _size(known: dict[str, Array], names: tuple[str, ...], others: list[Array]) -> int:
-    """Examples of each side that a vector learns from; without random sets to say how many, its own if they suffice."""
+    """Return how many examples a vector learns from per side; without random sets, separate ones if they suffice."""
     most = min([len(known[name]) for name in names] + [len(other) for other in others])
     return most // RUNS if not others and most >= RUNS * SMALLEST else most
 
 
 def _parts(examples_ND: Array, size: int, runs: int, seed: int) -> list[Array]:
-    """What each vector may draw from: parts without common examples where there are enough of them, else all."""
+    """Return the examples of each vector: separate parts if there are enough of them, else all for each."""
     if len(examples_ND) < size * runs:
         return [examples_ND] * runs
     order = np.random.default_rng(seed).permutation(len(examples_ND))
@@ -310,14 +310,14 @@ def _parts(examples_ND: Array, size: int, runs: int, seed: int) -> list[Array]:
 
 
 def _share(known: dict[str, Array], pair: tuple[str, str], others: list[Array]) -> bool:
-    """Too few examples for vectors of their own: those of one pair have some in common, and are not independent."""
+    """Return whether the vectors of a pair share examples, because there are too few; they are then not independent."""
     names = tuple(name for name in pair if name != "random")
     needed = _size(known, names, others) * (len(others) or RUNS)
     return any(len(known[name]) < needed for name in names)
 
 
 def _null_vectors(known: dict[str, Array], others: list[Array], classifier: str, seed: int) -> list[CAV]:
-    """Each random set against the next one; without any, the examples of all concepts, mixed and dealt out to two."""
+    """Return vectors of each random set against the next; without random sets, of shuffled examples of all concepts."""
     fewest = min(map(len, known.values()))
     if len(others) < 3 if others else fewest < RUNS * SMALLEST:  # vectors that share examples are too much alike
         return []
@@ -337,7 +337,7 @@ def _magnitude(gradient_BD: Array, cav: CAV) -> float:
 
 
 def _random_magnitude(null: list[CAV], gradient_BD: Array) -> float:
-    """What a random vector does, root mean square: scores count signs, however small the effect."""
+    """Return the root mean square derivative of the logit along random vectors."""
     return float(np.sqrt(np.mean([_magnitude(gradient_BD, cav) ** 2 for cav in null]))) if null else float("nan")
 
 

@@ -47,7 +47,7 @@ def _block(modules: dict[str, nn.Module], path: str) -> str:
 
 
 class Tap:
-    """While open, keeps what a module gave; with ``leaf``, as the start of the graph, to be differentiated."""
+    """While open, stores the output of a module; with ``leaf``, as the start of the graph, to be differentiated."""
 
     def __init__(self, model: nn.Module, name: str, leaf: bool = False) -> None:
         self.module, self.name, self.leaf = model.get_submodule(name), name, leaf
@@ -73,7 +73,7 @@ class Tap:
         return (tensor, *out[1:]) if isinstance(out, tuple) else tensor
 
     def take(self) -> Tensor:
-        """What the last pass left here."""
+        """Return the output of the module in the last pass."""
         outputs, self._outputs = self._outputs, []
         if len(outputs) != 1:
             raise NotOffered(
@@ -120,7 +120,7 @@ class Reader:
         self.name = layer_name(self.model, layer, None if isinstance(layer, str) else self._session(example).study)
 
     def _session(self, inputs: Any) -> Session:
-        """A set of inputs, some of them at a time."""
+        """Return a session over a set of inputs, which are encoded part by part."""
         if isinstance(inputs, (list, tuple)) and inputs and all(isinstance(x, Tensor) for x in inputs):
             inputs = torch.stack(list(inputs))  # a list of images, not a list of arguments
         if not isinstance(inputs, (Tensor, Mapping)):

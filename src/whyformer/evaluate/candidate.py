@@ -93,7 +93,7 @@ class Candidate:
 def wanted(
     methods: str | Named | Mapping[str, Any] | Sequence[str | Named | Mapping[str, Any]] | None, kind: str = ""
 ) -> list[Candidate]:
-    """Methods to run: names, or {"method": name, option: value, …}. None is every method but the floor.
+    """Return the candidates that ``method=`` names: names, or {"method": name, option: value}; None: all but random.
 
     kind: of the inputs, for which "auto" stands for the method that explains when none is named.
     """
@@ -120,7 +120,7 @@ def wanted(
 
 
 def evaluated(candidate: Candidate, games: Games, scalar: str, whole: int = 0) -> Candidate:
-    """Explain all inputs by one method, or return why it cannot. whole: so many, the first, keep their maps."""
+    """Return the candidate with its explanations of all inputs, or with a failure. whole: how many keep their maps."""
     settings: dict[str, Any] = {"method": candidate.method, "scalar": scalar, "seed": games.seed}
     settings |= games.asked | games.options_of(candidate.method, candidate.options)
     path = None
@@ -172,7 +172,7 @@ def other_games(games: Games, candidates: Sequence[Candidate]) -> list[str]:
 
 
 def explains_one(candidate: Candidate, games: Games) -> bool:
-    """Whether a method runs here, tried on the shortest input."""
+    """Return whether a method runs on this model, by explaining the shortest input."""
     number = int(np.argmin([len(u) for u in games.units]))
     settings: dict[str, Any] = {"scalar": games.scalar, "seed": games.seed, "progress": False, **games.asked}
     settings["target"] = None if games.wanted_targets is None else [games.targets[number]]
@@ -185,12 +185,12 @@ def explains_one(candidate: Candidate, games: Games) -> bool:
 
 
 def one_input(inputs: Any, number: int) -> Any:
-    """One of the inputs, as a list, table or batch of one."""
+    """Return one of the inputs, as a list, table or batch of one."""
     return some_inputs(inputs, [number])
 
 
 def some_inputs(inputs: Any, numbers: Sequence[int]) -> Any:
-    """Some of the inputs, as a list, table or batch."""
+    """Return some of the inputs, as a list, table or batch."""
     if hasattr(inputs, "iloc"):
         return inputs.iloc[list(numbers)]
     if not are_tensors(inputs):
@@ -347,7 +347,7 @@ class OneInput:
             self._common["region"] = region_of(marks.masks[number], self.units)
 
     def searched(self, kind: str) -> Trial:
-        """The ceiling: a greedy search, or leave-one-out for metrics that it is best at by construction."""
+        """Return the ceiling of a metric: a greedy search, or leave-one-out where that is the best by construction."""
         if kind not in self._searched:
             by_drops = kind == "leave_one_out"
             self._searched[kind] = self.trial(self.game.drops() if by_drops else greedy(self.game, kind), by_drops)
@@ -368,7 +368,7 @@ class OneInput:
 def judge(
     one: OneInput, trials: Mapping[str, Trial], judged: Judged, values: Values, curves: Curves | None = None
 ) -> None:
-    """Add each metric of each trial on one input to ``values``. curves: None leaves them and the ceiling out."""
+    """Write each metric of each trial of one input into ``values``. curves: None leaves out curves and the ceiling."""
     number = one.number
     floor = [one.trial(scores, False) for scores in random_scores(len(one.parts), number, one.games.seed)]
     _ask_together(one, [*trials.values(), *floor], judged)

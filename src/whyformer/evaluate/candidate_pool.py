@@ -48,7 +48,7 @@ class CandidatePool:
 
 
 def candidates_of(spaces: Sequence[str], layers: int, heads: int) -> list[Candidate]:
-    """All candidates of the spaces, in the order of ``scores_of``: (L + 2)(H + 1)·4 of each kind of attention."""
+    """Return the candidates of the spaces, in the order of ``scores_of``: (L + 2)(H + 1)·4 per kind of attention."""
     candidates = []
     for space, method in (("attention", "raw_attention"), ("gradient", "attention_x_gradient")):
         if space in spaces:
@@ -69,7 +69,7 @@ def candidates_of(spaces: Sequence[str], layers: int, heads: int) -> list[Candid
 
 
 def scores_of(run: Run, spaces: Sequence[str]) -> tuple[list[Candidate], list[Array]]:
-    """The candidates, and per input of the run their scores (M, U), padding left out; one record for all of them."""
+    """Return the candidates and, per input, their scores (M, U) without padding, all from one record."""
     sites = run.record(grad="gradient" in spaces).sites
     if len({site.attention_BHQK.shape for site in sites}) > 1:
         return _one_by_one(run, spaces, sites)
@@ -101,7 +101,7 @@ def scores_of(run: Run, spaces: Sequence[str]) -> tuple[list[Candidate], list[Ar
 
 
 def _one_by_one(run: Run, spaces: Sequence[str], sites: Sequence[Site]) -> tuple[list[Candidate], list[Array]]:
-    """Layers of different shapes (a last layer that asks for one row): every candidate by its own method."""
+    """Return the same where layers differ in shape (a last layer of one row): each candidate runs its method."""
     candidates, scores = [], []
     for candidate in candidates_of(spaces, len(sites), min(site.heads for site in sites)):
         entry = get_method(candidate.method)
@@ -140,7 +140,7 @@ def _with_half(maps_LNN: Tensor) -> Tensor:
 
 
 def scores_of_each(runs: Sequence[Run], spaces: Sequence[str]) -> tuple[list[Candidate], list[Array]]:
-    """Over several runs; a batch whose layout is not clear is run one input at a time."""
+    """Return candidates and scores over all runs; a batch of unclear layout is run one input at a time."""
     candidates: list[Candidate] = []
     scores: list[Array] = []
     for run in runs:
@@ -162,7 +162,7 @@ def scores_of_each(runs: Sequence[Run], spaces: Sequence[str]) -> tuple[list[Can
 
 
 def pool_of(games: Games, spaces: Sequence[str], methods: Sequence[Candidate]) -> CandidatePool:
-    """Evaluate the readings of the spaces, then the methods."""
+    """Return the pool: the readings of attention in the spaces, then the methods, each with its scores."""
     excluded: dict[str, str] = {}
     candidates: list[Candidate] = []
     scores: list[Array] = [np.zeros((0, len(parts)), np.float32) for parts in games.parts]
@@ -255,7 +255,7 @@ class Budget:
 
 
 def budget_of(asked: int | str) -> Budget:
-    """Read 20, "20", "20 forwards", "2s" or "500ms"."""
+    """Return the budget that 20, "20", "20 forwards", "2s" or "500ms" mean."""
     if isinstance(asked, int):
         return Budget(float(asked))
     match = TIME.fullmatch(asked)
@@ -278,21 +278,21 @@ class Rates:
     estimate: Callable[..., Any] | None = None  # (method=, **options) → Estimate of the longest input
 
     def price(self, forwards: float, backwards: float, besides: float = 0.0) -> float:
-        """Of an explanation; besides: work that is no pass, in forwards."""
+        """Return the price of an explanation. besides: work other than passes, in forwards."""
         return self._passes(forwards) + self.backward * self._passes(backwards) + besides * self.batched
 
     def _passes(self, count: float) -> float:
-        """Up to two are run alone; more are variants of an input, which share batches. More never cost less."""
+        """Return the price of passes: up to two run alone, more share batches. More passes never cost less."""
         return max(count * self.batched, min(count, 2) * self.forward)
 
 
 def unit_rates(games: Games) -> Rates:
-    """Prices in forwards."""
+    """Return prices in forwards."""
     return Rates(replace=games.modality.mask.replacement(None))
 
 
 def measured_rates(games: Games, rounds: int = 3) -> Rates:
-    """Seconds of a forward, alone and in a batch, and what a backward is in forwards, on the longest input."""
+    """Return the seconds of a forward, alone and in a batch, and the cost of a backward, on the longest input."""
     number = longest(games)
     run, row = games.run_of(number)
     one = run.batch.select([row])
@@ -310,7 +310,7 @@ def measured_rates(games: Games, rounds: int = 3) -> Rates:
 
 
 def fastest(act: Callable[[], object], rounds: int) -> float:
-    """Seconds of the fastest of some rounds; the first warms up."""
+    """Return the seconds of the fastest round; a first one warms up."""
     seconds = []
     for _ in range(rounds + 1):
         started = time.perf_counter()
@@ -324,7 +324,7 @@ def longest(games: Games) -> int:
 
 
 def price_of(method: str, options: dict[str, Any], units: int, rates: Rates) -> float:
-    """What a method declares for an input of so many units."""
+    """Return the price of a method for an input of so many units, by its declared cost."""
     entry = get_method(method)
     known = {k: v for k, v in {"replace": rates.replace, **options}.items() if k in entry.options}
     forwards, backwards = entry.cost(units, **(entry.defaults | known))
@@ -335,7 +335,7 @@ def price_of(method: str, options: dict[str, Any], units: int, rates: Rates) -> 
 
 
 def fitted(candidate: Candidate, units: int, rates: Rates, most: float) -> Candidate | None:
-    """The method as it is, or with as many passes as the budget pays for; None where even the fewest are too many."""
+    """Return the method, if needed with fewer passes, or None if its fewest passes exceed the budget."""
     if price_of(candidate.method, candidate.options, units, rates) <= most:
         return candidate
     entry = get_method(candidate.method)
@@ -346,7 +346,7 @@ def fitted(candidate: Candidate, units: int, rates: Rates, most: float) -> Candi
 
 
 def guided_shap(guide: str, units: int, rates: Rates, most: float) -> Candidate | None:
-    """Shapley values that start from a guide's scores, with the evaluations that the budget leaves."""
+    """Return shap with this guide and as many evaluations as fit into the budget."""
     candidate = Candidate("shap", {"evaluations": FEWEST, "guide": guide})
     return _largest(candidate, "evaluations", FEWEST, MOST, units, rates, most)
 
@@ -354,7 +354,7 @@ def guided_shap(guide: str, units: int, rates: Rates, most: float) -> Candidate 
 def _largest(
     candidate: Candidate, option: str, low: int, high: int, units: int, rates: Rates, most: float
 ) -> Candidate | None:
-    """The candidate with the largest value of an option whose price fits, by bisection; prices rise with it."""
+    """Return the candidate with the largest affordable value of an option (bisection: prices rise with it)."""
 
     def with_count(count: int) -> Candidate | None:
         larger = Candidate(candidate.method, {**candidate.options, option: count})
@@ -371,7 +371,7 @@ def _largest(
 def affordable(
     candidates: Sequence[Candidate], units: int, rates: Rates, budget: Budget
 ) -> tuple[list[Candidate], dict[str, float]]:
-    """The candidates that fit, perhaps with fewer passes than usual; and what the others would cost."""
+    """Return the candidates that fit, some with fewer passes, and the prices of the others."""
     fit, over = [], {}
     for candidate in candidates:
         fits = fitted(candidate, units, rates, budget.highest)
@@ -437,7 +437,7 @@ class AffordableMethods:
         return np.array(values).reshape(len(inputs), len(finalists))
 
     def measured(self, number: int) -> Candidate:
-        """The candidate with its cost; readings of attention came from a shared record, so they are run alone here."""
+        """Return the candidate with its cost. Readings of attention share a record, so each is measured alone."""
         candidate = self.pool.candidates[number]
         if candidate.explanations and not self.budget.seconds:
             return candidate

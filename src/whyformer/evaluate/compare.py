@@ -133,7 +133,7 @@ def comparing(
 
 
 def chosen_metrics(metrics: Any, rationales: bool, masks: bool) -> Judged:
-    """Metrics with their options, from names, from {name: options}, or (None) the default ones."""
+    """Return the metrics with their options, by names or {name: options}; None: the default ones."""
     if metrics is None:
         metrics = (*DEFAULT_METRICS, *(WITH_RATIONALES if rationales else ()), *(WITH_REGIONS if masks else ()))
     if isinstance(metrics, str):
@@ -154,7 +154,7 @@ def comparison_of(
     warnings: Sequence[str] = (),
     search: bool = True,
 ) -> Comparison:
-    """Apply the metrics to evaluated candidates. search: False leaves out the greedy search and the curves."""
+    """Return the comparison of evaluated candidates. search: False leaves out the greedy search and the curves."""
     failures = {e.name: e.failure for e in candidates if e.failure}
     done = [e for e in candidates if not e.failure]
     if not done:
@@ -210,7 +210,7 @@ def _goodness(metrics: Sequence[Metric], values: Values, methods: Sequence[str])
 
 
 def _leader(metric: Metric, by_method: dict[str, Array], methods: Sequence[str], games: Games) -> Leader:
-    """The method that a metric puts first; of equal ones, the one that ranks higher overall."""
+    """Return the method that a metric ranks first; of equal ones, the one that ranks higher overall."""
     (goodness,) = _goodness([metric], {metric.name: by_method}, methods)
     if np.isnan(goodness).all():
         return Leader(metric.name, methods[0], *[math.nan] * 3)
@@ -222,7 +222,7 @@ def _leader(metric: Metric, by_method: dict[str, Array], methods: Sequence[str],
 def _rows(
     candidates: list[Candidate], judged: Judged, decisive: Judged, values: Values, games: Games
 ) -> tuple[ComparedMethod, ...]:
-    """The methods by their mean rank on single inputs under the decisive metrics, then floor and ceiling."""
+    """Return the rows: methods by their mean rank on single inputs under the decisive metrics, then the baselines."""
     names = [e.name for e in candidates]
     scores = {m.name: _scores(m, values[m.name], names, games) for m, _ in judged}
     ranks_IM = mean_ranks(decisive, values, names)
@@ -248,13 +248,13 @@ def _rows(
 
 
 def _better(metric: Metric, scores: Mapping[str, MetricScore], name: str) -> bool:
-    """Whether a method's mean passes that of the greedy search, which is then no ceiling."""
+    """Return whether a method's mean is better than that of the greedy search, which is then no ceiling."""
     difference = scores[name].mean - scores[CEILING].mean
     return difference > 0 if metric.higher_is_better else difference < 0
 
 
 def _scores(metric: Metric, by_method: dict[str, Array], names: list[str], games: Games) -> dict[str, MetricScore]:
-    """All methods by one metric."""
+    """Return the scores of all methods by one metric."""
     everyone = [*names, FLOOR, CEILING]
     values_IM = np.stack([by_method[name] for name in everyone], 1)
     gain_IM = (values_IM - by_method[FLOOR][:, None]) * (1 if metric.higher_is_better else -1)

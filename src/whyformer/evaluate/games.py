@@ -124,7 +124,7 @@ class Games:
         runner_up: bool = False,
         together: bool | None = None,
     ) -> None:
-        """runner_up: games also say the logit of the second most likely class, where there is one.
+        """runner_up: games also return the logit of the second most likely class, where there is one.
 
         together: variants of different inputs may share a batch (:meth:`ask`); by default on a GPU, where a batch of
         one short input's variants takes about as long as a full one.
@@ -186,7 +186,7 @@ class Games:
         return max(self.of, default=-1) + 1
 
     def each(self, marks: Sequence[Any]) -> Sequence[Any]:
-        """Marks for every explanation, from one per explanation or one per input."""
+        """Return one annotation per explanation, from one per explanation or per input."""
         return marks if len(marks) == self.size else [marks[i] for i in self.of]
 
     @property
@@ -207,7 +207,7 @@ class Games:
         return tuple(held_text(*each) for each in zip(units, self.held_U, strict=True))
 
     def options_of(self, method: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Options of a method: where it can hold, it holds what the evaluation holds, unless it has its own hold."""
+        """Return the options of a method; its ``hold``, if it has one without a value, is that of the evaluation."""
         if self.hold is None or "hold" not in get_method(method).options:
             return dict(options)
         return {"hold": self.hold, **options}
@@ -241,7 +241,7 @@ class Games:
         return target.label or run.output.name(target.index) or str(target.index)
 
     def run_of(self, number: int) -> tuple[Run, int]:
-        """The run that an input belongs to, and its row there."""
+        """Return the run that an input belongs to, and its row there."""
         step = 1 if self.session.one_by_one else self.batch_size
         return self.runs[number // step], number % step
 
@@ -285,7 +285,7 @@ class Games:
         return parts[[not held_U[groups[part]].all() for part in parts]] if held_U.any() else parts
 
     def _players(self, number: int) -> list[tuple[int, ...]]:
-        """The tokens of each part that go when it goes."""
+        """Return the tokens of each part, which are masked together."""
         return variant_kinds.players_of_parts(*self.run_of(number), self.parts[number].tolist(), self.held_U[number])
 
     def game(self, number: int) -> Game:
@@ -295,7 +295,7 @@ class Games:
         return self._games[number]
 
     def variants(self, number: int) -> variant_kinds.Variants:
-        """One input with parts away, as tensors."""
+        """Return the variants of one input: tensors with some of its parts masked."""
         assert self.replacement is not None
         run, row = self.run_of(number)
         pool = self.pool
@@ -317,13 +317,13 @@ class Games:
         return {number: self.game(number).ask(present_MP) for number, present_MP in asked.items()}
 
     def _can_share(self) -> bool:
-        """Whether rows do not look at each other, and a language model does not continue from what it has read."""
+        """Return whether variants of different inputs may share a batch: independent rows, and no cached prefix."""
         rows_apart = not (self.batch.reference_rows or self.modality.read.mixes_rows)
         plain = not (self.modality.mean.objects or self.modality.read.opaque or self.modality.read.joint)
         return rows_apart and plain and not self.batch.answers and not says_tokens(self.modality.model)
 
     def _run_together(self, run: Run, asked: Mapping[int, Array]) -> None:
-        """Run variants of inputs of one run in full batches, and tell their games."""
+        """Run variants of several inputs in full batches, and store the outputs in their games."""
         variants = {number: self._variants[number] for number in asked}
         if not all(isinstance(each, variant_kinds.Filled) and each.draws == 1 for each in variants.values()):
             return
@@ -339,7 +339,7 @@ class Games:
                 self.game(number).tell(present_MP, np.stack([next(said) for _ in present_MP]))
 
     def new_game(self, number: int) -> Game:
-        """A game that reads its values from disk only."""
+        """Return a new game of one input, with no values but those on disk."""
         run, row = self.run_of(number)
         parts, variants = self.parts[number], self.variants(number)
         self._variants[number] = variants
@@ -364,7 +364,7 @@ class Games:
 
 
 def _held_in_words(held: tuple[str, ...] | None, most: int = 3) -> list[str]:
-    """Once where it is the same in all inputs, else for the first few."""
+    """Return a warning that names the held features: once if all inputs hold the same, else for the first few."""
     if held is None:
         return []
     always = "never masked, neither by the evaluation nor by methods with hold=, and not evaluated."
@@ -419,7 +419,7 @@ def _said(run: Run, rows: Sequence[int], logits: Tensor, seconds: Sequence[int |
 
 
 def _full_batches(asked: Mapping[int, Array], step: int) -> Iterator[dict[int, Array]]:
-    """The rows of all, so many at a time."""
+    """Yield variants of several inputs in batches of ``step`` rows."""
     rows = [(number, row) for number, present_MP in asked.items() for row in present_MP]
     for start in range(0, len(rows), step):
         some: dict[int, list[Array]] = {}
@@ -430,6 +430,6 @@ def _full_batches(asked: Mapping[int, Array], step: int) -> Iterator[dict[int, A
 
 @contextmanager
 def games_of(explainer: CoreExplainer, inputs: Any, **settings: Any) -> Iterator[Games]:
-    """The games of these inputs; the model is borrowed until they end."""
+    """Yield the games of these inputs; the model is borrowed meanwhile."""
     with explainer.borrowed():
         yield Games(explainer, inputs, **settings)

@@ -50,7 +50,7 @@ def outcomes_of(
     picked: Mapping[str, Mapping[int, int]],  # class of cost → input → number of the candidate
     search: bool = True,
 ) -> tuple[recommendation.Outcome, ...]:
-    """Outcomes per class of cost, of the usual readings, of floor and (search) ceiling."""
+    """Return the AOPC of the choice per class of cost, the usual readings, random scores and (search) greedy ones."""
     usual: dict[str, int] = {}  # what people look at by habit, where it is among the candidates
     last = max((c.options["layers"] for c in pool.candidates if isinstance(c.options.get("layers"), int)), default=None)
     for m, candidate in enumerate(pool.candidates):
@@ -100,7 +100,7 @@ def halves(games: Games, known: list[int]) -> tuple[list[int], list[int]]:
 def within_effort(
     candidates: Sequence[Candidate], units: float, effort: int | None
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """The cheapest candidates, whose prices add up to no more than the effort; and why others are left out."""
+    """Return the cheapest candidates whose prices add up to ``effort`` at most, and why the others are left out."""
     prices = {
         c.name: candidate_pool.price_of(c.method, c.options, round(units), candidate_pool.Rates()) for c in candidates
     }
@@ -130,7 +130,7 @@ def chosen_within(
     report: bool,
     guided: bool,
 ) -> recommendation.Recommendation:
-    """The whole recommendation. guided: shap with a guide is a candidate, with as many evaluations as fit."""
+    """Return the recommendation within a budget. guided: shap with a guide is a candidate, too."""
     methods = candidate_pool.AffordableMethods(games, candidates, spaces, budget, value, guided)
     pool, over = methods.pool, methods.over
     choosing, testing = halves(games, known) if report else (known, [])
@@ -194,7 +194,7 @@ def _recommendation(
     grid: Any = ((), ""),
     **facts: Any,
 ) -> recommendation.Recommendation:
-    """The result, with the fields that come from games and candidates."""
+    """Return the result, with the fields that games and candidates determine."""
     first = np.argsort(-mean_M, kind="stable")[:LEADERS]
     return recommendation.Recommendation(
         scope=scope,
@@ -371,7 +371,7 @@ def _goodness(games: Games, pool: candidate_pool.CandidatePool, known: Sequence[
 
 
 def _best_of_all(pool: candidate_pool.CandidatePool, mean_M: Array) -> dict[str, int]:
-    """The best candidate of each class of cost that has any."""
+    """Return the number of the best candidate of each class of cost."""
     best = {}
     for cost_class in (recommendation.ANY, *CLASSES):
         members = [m for m, c in enumerate(pool.candidates) if cost_class in (recommendation.ANY, c.cost_class)]
@@ -381,7 +381,7 @@ def _best_of_all(pool: candidate_pool.CandidatePool, mean_M: Array) -> dict[str,
 
 
 def _grid(candidates: list[Candidate], mean_M: Array) -> tuple[tuple[tuple[float, ...], ...], str]:
-    """RFT of raw attention, layers × heads, in the reading that its best candidate has."""
+    """Return the RFT of raw attention, layers × heads, in the reading of its best candidate; and that reading."""
     raw = [(c.options, float(v)) for c, v in zip(candidates, mean_M, strict=True) if c.method == "raw_attention"]
     if not raw or "read" not in raw[0][0]:
         return (), ""

@@ -370,7 +370,7 @@ def _field(holder: Any, key: str) -> Any:
 
 
 def _documents(documents: Any) -> tuple[list[str], list[str], dict[int, Any]]:
-    """Names and texts, and the documents that are images, by number."""
+    """Return names, texts, and the documents that are images, by number."""
     by_name = documents_by_name(documents)
     if not by_name:
         raise BadInput("documents is empty: give at least one text, or use explain(model, question, generate=…).")
@@ -396,7 +396,7 @@ def _marked(explainer: CoreExplainer, texts: Sequence[str], pictures: Mapping[in
 def prompt_with(
     explainer: CoreExplainer, question: str, names: Sequence[str], texts: Sequence[str]
 ) -> tuple[PromptText, list[tuple[Span, int]]]:
-    """What the model reads, and per document its characters in it, heading included, and where its text begins."""
+    """Return the prompt and, per document, its characters there with the heading, and where its text begins."""
     content, marks = LEAD + "\n\n", []
     for number, (name, text) in enumerate(zip(names, texts, strict=True), 1):
         heading = f"Document {number}" + ("" if name == f"document {number}" else f" ({name})") + ": "

@@ -52,7 +52,7 @@ class TraceStep:
 
 @dataclass(frozen=True)
 class TraceSource:
-    """What a step may come from: a sentence (document, message) that was read, or a step before it.
+    """A possible source of a step: a sentence (document, message) that was read, or an earlier step.
 
     role: of its message, or the kind of step. step: its number, of a step. call: the step that called the tool whose
     result it is in.
@@ -82,7 +82,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Cause:
-    """The texts that caused a tool call, the most likely first, and what became of the call without the first.
+    """The texts that caused a tool call, the most likely first, and the effect of leaving out the first.
 
     drop: the fall of the log-probability of what the model wrote in this message up to the call. factor: how many times
     as likely it is without the text. confirmed: the drop is above the level at which wf.cite takes a source for a

@@ -161,7 +161,7 @@ def trace(
 def _turn(
     explainer: CoreExplainer, run: AgentRun, parts: Sequence[RunPart], number: int, units: str, warnings: list[str]
 ) -> Turn:
-    """Write the run out up to a message of the model, and find its parts there."""
+    """Return the turn of a message: the run written out by the chat template, and its parts there."""
     prompt, written = _written_out(explainer, run, number, warnings)
     source = replace(explainer.source([(prompt, written)]), single=True)
     batch = source.batch()

@@ -60,7 +60,7 @@ class CertifiedMethod:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Measured on held-out inputs only."""
+    """Quality of a learned method beside others, measured on held-out inputs only."""
 
     inputs: int
     shapley_inputs: int  # of these; Shapley values take many passes
@@ -100,7 +100,7 @@ class Certificate:
 
     @property
     def line(self) -> str:
-        """For every explanation."""
+        """One sentence about quality, which every explanation carries."""
         beside = [f"{m.name} {m.comprehensiveness[0]:.3f} / {m.sufficiency[0]:.3f}" for m in self.methods[1:]]
         agreement = "" if math.isnan(self.rank[0]) else f"rank correlation with Shapley values {self.rank[0]:.2f}, "
         return (
@@ -113,7 +113,7 @@ class Certificate:
 
 
 def is_tied(ahead: Interval) -> bool:
-    """No difference to three digits."""
+    """Return whether a difference is zero to three digits."""
     return all(abs(value) < 5e-4 for value in ahead)
 
 
@@ -170,7 +170,7 @@ class Learned(Result, Named):
 
     @cached_property
     def network(self) -> Network:
-        """On the CPU, for use."""
+        """The trained network, on the CPU."""
         weights = {name: torch.from_numpy(np.array(array)) for name, array in self.weights.items()}
         try:
             with torch.device("meta"):  # a file may claim any size: none is made before the weights fit
@@ -277,7 +277,7 @@ class Learned(Result, Named):
 
 
 def _method(learned: Learned) -> Method:
-    """The entry of the registry. It is not in ``list_methods()``: names of learned methods come and go."""
+    """Return the entry of the registry, which ``list_methods()`` leaves out."""
 
     def explain(run: Run) -> Attribution:
         """Predict Shapley values from one pass, by a network that was trained on this model (wf.learn).
@@ -328,7 +328,7 @@ def _method(learned: Learned) -> Method:
 
 
 def fingerprint_of(model: nn.Module) -> str:
-    """A digest of all weights and buffers."""
+    """Return a digest of all weights and buffers."""
     return digest(weights={name: t.detach() for name, t in model.state_dict().items()})
 
 
@@ -359,7 +359,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class UnitFeatures:
-    """Of one input."""
+    """Features of the units of one input."""
 
     heads_UF: Tensor  # float32: per attention call, kind and head
     states_US: Tensor  # float16
@@ -387,7 +387,7 @@ def head_counts(run: Run) -> tuple[int, ...]:
 
 
 def features_of(run: Run, device: torch.device | None = None, hold: int | None = None) -> list[UnitFeatures]:
-    """Per input of a run, on its device or on another. hold: the unit that is never masked."""
+    """Return the features of each input of a run, on its device or another. hold: the unit that is never masked."""
     refuse(run.modality)
     if run.multi_stream or run.windowed:
         kind = "several streams of tokens" if run.multi_stream else "attention inside windows"

@@ -169,7 +169,7 @@ class Gathering:
     draws: int = 1  # forward passes that one masked input takes: rows of a table may have several baselines
 
     def all(self, rows: list[int]) -> list[list[Example]]:
-        """Examples, per input, of as many rows as ``forwards`` pay for."""
+        """Return training examples per input, of as many inputs as ``forwards`` pay for."""
         with self.explainer.session(some_inputs(self.inputs, rows[:1]), units=self.asked.units) as session:
             _ = session.run([0]).logits  # raises for NaN, which later checks would take for something else
         started = time.perf_counter()
@@ -193,14 +193,14 @@ class Gathering:
         return [examples[row] for row in rows[:count] if row in examples]
 
     def _by_length(self, rows: list[int]) -> list[int]:
-        """Texts of like length after each other, since those of a chunk are padded to the longest."""
+        """Return the rows with texts sorted by length, since those of a chunk are padded to the longest."""
         some = some_inputs(self.inputs, rows)
         texts = isinstance(some, list) and all(isinstance(each, str) for each in some)
         lengths = [len(each) for each in some] if texts else [0] * len(rows)
         return [rows[place] for place in np.argsort(lengths, kind="stable")]
 
     def _say(self, expected: float, seconds: float, count: int, masks: int) -> None:
-        """Print what learning will take, from the passes so far."""
+        """Print the expected number of passes and time, by those of the first chunk."""
         if self.shown and self.passes:
             minutes = expected * seconds / self.passes / 60
             told = f"about {minutes:.0f} min" if minutes >= 1.5 else f"about {60 * minutes:.0f} s"
@@ -210,7 +210,7 @@ class Gathering:
             sys.stderr.write(f"{words} training and the certificate\n")
 
     def _chunk(self, rows: Sequence[int], masks: int) -> dict[int, list[Example]]:
-        """Examples by row: of the predicted class, and of every second input also of the runner-up.
+        """Return examples by row: of the predicted class and, for every second input, of the runner-up.
 
         The masked passes say the logits of both; only features need another pass, with other gradients.
         """
@@ -230,7 +230,7 @@ class Gathering:
     def _played(
         self, inputs: Any, rows: Sequence[int], masks: int
     ) -> tuple[dict[int, list[Example]], dict[int, tuple[int, Array, Array, Array]]]:
-        """By place in the chunk: the example of the predicted class; and of the second: class, masks, logits, parts."""
+        """Return examples of the predicted class by place; for the runner-up: class, masks, logits and parts."""
         with games_of(self.explainer, inputs, **vars(self.asked), runner_up=True) as games:
             if games.size != len(rows):
                 raise NotOffered("explanations cannot be learned where an input has several of them: give one target.")
@@ -252,7 +252,7 @@ class Gathering:
             return made, seconds
 
     def _read(self, games: Games) -> list[UnitFeatures]:
-        """Features of all inputs of games."""
+        """Return the features of all inputs of these games."""
         features: dict[int, UnitFeatures] = {}
         for rows, read in games.session.each(self._features, label="reading", what="learn"):
             features |= dict(zip(rows, read, strict=True))
@@ -266,7 +266,7 @@ class Gathering:
         return features
 
     def _answers(self, games: Games, masks: int, rows: Sequence[int]) -> dict[int, tuple[Array, Array]]:
-        """By place: masks; logits, of the second class too, for all features, for none, and for each mask."""
+        """Return masks and logits by place in the chunk; logits are for all features, for none, and for each mask."""
         drawn = {
             place: drawn_masks(len(parts), masks, np.random.default_rng([self.seed, rows[place]]))
             for place, parts in enumerate(games.parts)
@@ -283,7 +283,7 @@ class Gathering:
 
 
 def _with_ends(drawn_MP: Array) -> Array:
-    """All features and none, before masks."""
+    """Return the masks with two more in front: all features, and none."""
     ends = np.repeat([[True], [False]], drawn_MP.shape[1], axis=1)
     return np.concatenate([ends, drawn_MP])
 
@@ -300,7 +300,7 @@ def _require_varying(answers: Sequence[Array]) -> None:
 
 
 def _example(features: UnitFeatures, parts: Array, drawn_MP: Array, said: Array) -> Example:
-    """said: the output for all features, for none, and for each mask."""
+    """Return a training example. said: the output for all features, for none, and for each mask."""
     return Example(features.heads_UF, features.states_US, parts, drawn_MP, said[2:], float(said[0]), float(said[1]))
 
 

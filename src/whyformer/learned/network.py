@@ -180,7 +180,7 @@ def _total_features(whole_B: Tensor, count_B: Tensor) -> Tensor:
 
 @dataclass
 class Features:
-    """Of several inputs: zeros beyond the units of each. ``whole_B``: f(N)."""
+    """Features of several inputs, padded with zeros. ``whole_B``: f(N)."""
 
     heads_BUF: Tensor
     states_BUS: Tensor
@@ -205,21 +205,21 @@ class Features:
 
 @dataclass
 class Padded(Features):
-    """Examples as one batch."""
+    """Features and outputs of several examples, as one padded batch."""
 
     masks_BMU: Tensor
     values_BM: Tensor
     none_B: Tensor
 
     def loss(self, network: Network, sparse: float = 0.0) -> Tensor:
-        """In units of the scale."""
+        """Return the loss in units of the scale."""
         unit = network.scale
         answers = (self.values_BM / unit, self.whole_B / unit, self.none_B / unit)
         return loss_of(self.phi(network) / unit, self.parts_BU, self.masks_BMU, *answers, sparse)
 
 
 class ExampleTable:
-    """Examples on one device, their units one below the other; batches are gathered from it."""
+    """All examples on one device, their units concatenated; batches are gathered from it."""
 
     def __init__(self, examples: Sequence[Example], device: torch.device) -> None:
         """All examples have the same number of masks."""
@@ -272,7 +272,7 @@ def trained(
     device: torch.device,
     track: Callable[[Sequence[Any], str], Any] = lambda steps, label: steps,
 ) -> Network:
-    """A network trained on ``learning``; of its states, the one with the lowest loss on ``validating``."""
+    """Return a network trained on ``learning``, in the state with the lowest loss on ``validating``."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         network = Network(heads, learning[0].states_US.shape[1], linear)
@@ -415,7 +415,7 @@ NOISES = 10.0 ** np.arange(-2, 4.5, 0.25)
 
 @torch.no_grad()
 def known_errors(network: Network, examples: Sequence[Example]) -> tuple[float, float]:
-    """The most likely variance of a Shapley value around its prediction, and noise of a difference in units of it.
+    """Return the most likely variance of a Shapley value around its prediction, and the noise in units of it.
 
     The output of a set less that of its complement is z·φ (z: 1 in the set, -1 outside) plus what is no sum.
     """

@@ -41,7 +41,7 @@ HOW = (
 
 @dataclass(frozen=True)
 class InContextCall:
-    """From training rows (R, U), their answers (R,) and one row (1, U) to that row's logits (1, C)."""
+    """A model as a function from training rows (R, U), answers (R,) and one row (1, U) to logits (1, C)."""
 
     model: nn.Module
     arrange: Call
@@ -69,7 +69,7 @@ class InContextCall:
 
 
 def in_context_call(model: nn.Module, columns: int, call: Call | None) -> tuple[InContextCall, int]:
-    """The user's call, or one found from the names of the arguments; and how many passes it took to find it."""
+    """Return the user's call, or one derived from the names of the arguments; and the passes that this took."""
     if call is not None:
         return InContextCall(model, call), 0
     arrange, facts, key = _by_name(model), known_about(model), ("form of tables", columns)
@@ -80,7 +80,7 @@ def in_context_call(model: nn.Module, columns: int, call: Call | None) -> tuple[
 
 
 def _laid_out(arrange: Call, batched: bool, floats: bool) -> Call:
-    """Tables with an axis of their own or without, answers as floats or as they are."""
+    """Return the call for tables with or without a batch axis, and answers as floats or unchanged."""
 
     def call(context: Tensor, y: Tensor, row: Tensor) -> Any:
         y = y.to(context.dtype) if floats else y
@@ -90,7 +90,7 @@ def _laid_out(arrange: Call, batched: bool, floats: bool) -> Call:
 
 
 def _form(model: nn.Module, arrange: Call, columns: int) -> tuple[tuple[bool, bool], int]:
-    """The first layout (``_laid_out``) that the model answers, and how many passes it took to find it."""
+    """Return the first layout (``_laid_out``) that the model accepts, and the passes that this took."""
     weight = next(iter(model.parameters()), torch.empty(0))
     known = torch.arange(4 * columns, dtype=weight.dtype, device=weight.device).reshape(4, columns) / (4 * columns)
     answers, asked, passes = torch.tensor([0, 1, 0, 1], device=weight.device), known[:2] + 0.1, 0
@@ -160,7 +160,7 @@ def encoded_answers(table: Table, answers: Any, rows: int) -> tuple[Tensor, tupl
 
 
 def described(processor: Any, rows: Any) -> Table:
-    """The Table that was given, or one with the names that the rows themselves have."""
+    """Return the processor if it is a Table, else a Table with the column names of the rows."""
     if isinstance(processor, Table):
         return processor
     if processor is not None:
@@ -327,7 +327,7 @@ def _one(
     scalar: str,
     classes: tuple[str, ...],
 ) -> tuple[Pass, Target, float]:
-    """One pass with its gradients, what was explained, and its value."""
+    """Run one pass; return it with its gradients, the target, and its value."""
     recorder = ContextRecorder(1, module_names(caller.model))
     known, row = known.clone().requires_grad_(), row[None].clone().requires_grad_()
     recorder.inputs = (known, row)

@@ -44,7 +44,7 @@ class TorchPredictor:
                 )
 
     def output(self, order: Array | None, shuffled: Sequence[str]) -> Array:
-        """What the model gives with the columns ``shuffled`` put in another order."""
+        """Return the logits with the columns ``shuffled`` in another order."""
         tensors = dict(self.tensors)
         for name in shuffled:
             kind, at = self.read.where(name)
@@ -100,7 +100,7 @@ class AnyPredictor:
         return made
 
     def output(self, order: Array | None, shuffled: Sequence[str]) -> Any:
-        """The table itself where a scorer will ask the estimator, else what the function gives."""
+        """Return the output of the function; for an estimator, the table, which its scorer predicts."""
         made = self.table(order, shuffled)
         return made if hasattr(self.model, "predict") else np.asarray(self.model(made))
 
@@ -109,7 +109,7 @@ Predictor = TorchPredictor | AnyPredictor
 
 
 def scorer_of(metric: Any, predictor: Predictor, truth: Array) -> tuple[Callable[[Any], float], str]:
-    """``score(output)`` and the metric's name. A function gets (y, what the model gave)."""
+    """Return a function from outputs to a score, and the name of the metric."""
     if callable(metric):
         name = getattr(metric, "__name__", type(metric).__name__)
 
@@ -136,7 +136,7 @@ def scorer_of(metric: Any, predictor: Predictor, truth: Array) -> tuple[Callable
 
 
 def _labels(predictor: Predictor, truth: Array) -> Array:
-    """What y calls the classes, in the order of the model's outputs; none where y are numbers."""
+    """Return the names of the classes in y, in the order of the model's outputs; empty where y are numbers."""
     if truth.dtype.kind == "f":
         return np.zeros(0)
     classes = predictor.classes if isinstance(predictor, TorchPredictor) else ()
@@ -156,7 +156,7 @@ _ROWS = np.zeros((1, 1))  # scorers want a table; what was predicted is known al
 
 
 class _Predicted:
-    """What was predicted already, for scorers that ask an estimator: numbers; or logits, probabilities or labels."""
+    """An estimator that returns outputs computed before: numbers, logits, probabilities or labels."""
 
     def __init__(self, output: Array, labels: Array) -> None:
         self.output, self.classes_ = output, labels

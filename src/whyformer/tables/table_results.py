@@ -365,7 +365,7 @@ class FeaturePermutation(Result, Named):
 
 
 def _as_method(permutation: FeaturePermutation) -> Method:
-    """The entry of the registry, which is not in ``list_methods()``."""
+    """Return the entry of the registry, which ``list_methods()`` leaves out."""
 
     def explain(run: Run) -> Attribution:
         """Score each column by the fall of the metric, the same for every row; falls below 0 are 0.
