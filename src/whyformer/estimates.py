@@ -14,7 +14,7 @@ from torch import Tensor
 from whyformer.capture.fold import Fold, NotFolded, tile_bytes
 from whyformer.capture.functions import HeadFusion
 from whyformer.capture.roles import Recorder
-from whyformer.choices import INSTEAD, answers, default_method, guides
+from whyformer.choices import INSTEAD, answers, guides
 from whyformer.errors import CaptureError, NotOffered, WhyformerError, listed
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
@@ -48,9 +48,7 @@ def advise(refusal: NotOffered | CaptureError, session: Session, refused: Sequen
 def alternatives(session: Session, refused: Sequence[str] = ()) -> list[Way]:
     """Return one method of each kind that runs on the first input, found by trying it there."""
     known, running = list_methods(), []
-    usual = default_method(session.modality.kind)
-    ways = INSTEAD if any(usual == name for way in INSTEAD for name, _ in way) else (((usual, {}),), *INSTEAD)
-    for way in ways:
+    for way in INSTEAD:
         for name, options in way:
             if (options or name not in refused) and not trouble_with(known[name], session, options):
                 running.append((known[name], options))

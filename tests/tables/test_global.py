@@ -366,7 +366,26 @@ def test_agreement_is_the_rank_correlation_of_scipy() -> None:
     agreement = lost.agreement(each)
     assert agreement.spearman == pytest.approx(spearmanr(scores.mean(0), lost.drops.mean(1)).statistic, abs=1e-6)
     assert agreement.low <= agreement.spearman <= agreement.high and agreement.high - agreement.low > 0.01
+
+    # Of single rows: the change of the logit of the class that the model predicts.
+    def logits(rows: Any) -> Any:
+        found = wf.explain(model, rows, described, target=[e.prediction.index for e in each], method="random")
+        return np.array([e.value for e in found])
+
+    changes, before = np.zeros_like(scores), logits(some)
+    for order in [np.random.default_rng([0, repeat]).permutation(30) for repeat in range(2)]:
+        for column, name in enumerate(lost.labels):
+            shuffled = [r | {name: some[int(order[i])][name]} for i, r in enumerate(some)]
+            changes[:, column] += np.abs(logits(shuffled) - before) / 2
+    assert agreement.per_row is not None
+    expected = [spearmanr(s, c).statistic for s, c in zip(scores, changes, strict=True)]
+    np.testing.assert_allclose(agreement.per_row, expected, atol=1e-6)
+    assert set(agreement.classes) == {e.prediction.label for e in each}
+    for name, value in agreement.classes.items():
+        members = [e.prediction.label == name for e in each]
+        assert value == pytest.approx(spearmanr(scores[members].mean(0), changes[members].mean(0)).statistic, abs=1e-6)
     assert overall.agreement is not None and overall.agreement.spearman == pytest.approx(agreement.spearman, abs=1e-6)
+    assert overall.agreement.classes == pytest.approx(agreement.classes, abs=1e-6)
     assert str(lost.agreement(each).high) == str(agreement.high), "the same seed draws the same rows"
     passed = dict(zip(lost.labels, lost.drops.mean(1), strict=True))
     theirs = wf.explain_global(model, some, described, method="attn_lrp", reference=passed).agreement

@@ -197,6 +197,19 @@ class _Predicted:
         return Tags(estimator_type=self._estimator_type, target_tags=TargetTags(required=True), **facts)
 
 
+RECORDED = 1000  # rows whose changes of prediction a result holds
+
+
+def _predicted_values(output: Any, unchanged: Any = None) -> Any:
+    """(R,) the output for the class that ``unchanged`` (else ``output``) predicts; None where there are no numbers."""
+    if not isinstance(output, np.ndarray) or output.dtype.kind not in "fiub":
+        return None
+    if output.ndim == 1 or output.shape[1] == 1:
+        return output.reshape(len(output)).astype(float)
+    best_R = (output if unchanged is None else unchanged).argmax(1)
+    return output[np.arange(len(output)), best_R].astype(float)
+
+
 @checked
 def feature_permutation(
     model: Any,
@@ -246,12 +259,18 @@ def feature_permutation(
         raise BadInput(f"y has shape {truth.shape} for {predictor.rows} rows: one value per row is needed.")
     chosen = columns_by_group(predictor.columns, groups)
     score, name = scorer_of(metric, predictor, truth)
-    baseline = score(predictor.output(None, ()))
+    unchanged = predictor.output(None, ())
+    baseline, value_R = score(unchanged), _predicted_values(unchanged)
     orders = [np.random.default_rng([seed, repeat]).permutation(predictor.rows) for repeat in range(repeats)]
     drops = np.zeros((len(chosen), repeats))
     jobs = [(i, repeat) for i in range(len(chosen)) for repeat in range(repeats)]
+    changes_RU = np.zeros((0 if value_R is None else min(predictor.rows, RECORDED), len(chosen)))
     for i, repeat in tracker(progress)(jobs, "shuffling"):
-        drops[i, repeat] = baseline - score(predictor.output(orders[repeat], list(chosen.values())[i]))
+        output = predictor.output(orders[repeat], list(chosen.values())[i])
+        drops[i, repeat] = baseline - score(output)
+        if value_R is not None:
+            other_R = _predicted_values(output, unchanged)
+            changes_RU[:, i] += np.abs(other_R - value_R)[:RECORDED] / repeats
     low, high = limits_of_repeats(drops)
     return FeaturePermutation(
         labels=tuple(chosen),
@@ -264,6 +283,7 @@ def feature_permutation(
         high=high,
         seed=seed,
         groups={k: tuple(v) for k, v in chosen.items() if len(v) > 1},
+        changes=changes_RU if len(changes_RU) else None,
         warnings=predictor.warnings,
         model=predictor.name,
     )

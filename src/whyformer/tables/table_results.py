@@ -129,11 +129,12 @@ class Agreement(Result):
     """Spearman correlation of column scores with permutation importance (or scores passed), with a 95 % interval.
 
     Scores are means of absolute scores over rows. The interval draws rows, and repeats of the permutation, with
-    replacement.
+    replacement. ``classes`` compares the rows predicted as each class, ``per_row`` each row with the changes of its own
+    prediction; a row without different scores has NaN.
     """
 
     what: ClassVar[str] = "agreement"
-    axes: ClassVar[Mapping[str, str]] = {"labels": "U", "scores": "U", "importance": "U"}
+    axes: ClassVar[Mapping[str, str]] = {"labels": "U", "scores": "U", "importance": "U", "per_row": "R"}
     finite: ClassVar[tuple[str, ...]] = ("scores", "importance")
 
     labels: tuple[str, ...]
@@ -144,6 +145,8 @@ class Agreement(Result):
     high: float
     method: str
     metric: str = ""  # of the permutation; "" where scores were passed
+    classes: dict[str, float] = field(default_factory=dict)
+    per_row: Float64 | None = None  # of rows whose predictions were recorded
     rows: int = 0
     warnings: tuple[str, ...] = ()
     model: str = ""
@@ -169,6 +172,7 @@ class Ranked(NamedTuple):
     scores_RU: Array  # (0, U) where only the mean is known
     mean_U: Array
     method: str
+    predicted: Sequence[str] = ()  # class of each row
 
 
 def ranked_rows(explanations: Any) -> Ranked:
@@ -184,11 +188,23 @@ def ranked_rows(explanations: Any) -> Ranked:
         raise BadInput("the rows have different units: agreement is for tables, whose columns stay the same.")
     plain = [i for i, special in enumerate(first.units.special) if not special]
     scores_RU = np.stack([np.abs(row.scores[plain]).astype(float) for row in rows])
-    return Ranked(tuple(first.units.labels[i] for i in plain), scores_RU, scores_RU.mean(0), first.method)
+    predicted = [row.prediction.label or str(row.prediction.index) for row in rows]
+    return Ranked(tuple(first.units.labels[i] for i in plain), scores_RU, scores_RU.mean(0), first.method, predicted)
 
 
-def agreement_of(ranked: Ranked, labels: Sequence[str], drops_UK: Array, seed: int, **facts: Any) -> Agreement:
-    """Compare scores with the falls of a metric (columns, repeats). facts: fields of the result."""
+def agreement_of(
+    ranked: Ranked,
+    labels: Sequence[str],
+    drops_UK: Array,
+    seed: int,
+    changes_RU: Array | None = None,
+    rows: int = 0,
+    **facts: Any,
+) -> Agreement:
+    """Compare scores with the falls of a metric (columns, repeats) and the changes of single predictions.
+
+    rows: that were shuffled; per row, only scores of as many rows are compared. facts: fields of the result.
+    """
     common = [label for label in labels if label in ranked.labels]
     if len(common) < FEWEST:
         raise BadInput(
@@ -200,6 +216,14 @@ def agreement_of(ranked: Ranked, labels: Sequence[str], drops_UK: Array, seed: i
     low, high = _interval(scores_RU, mean_U, drops_UK, seed)
     left_out = [label for label in (*labels, *ranked.labels) if label not in common]
     warnings = [f"columns in only one of the two are left out: {', '.join(left_out)}."] if left_out else []
+    per_row, classes = None, {}
+    if changes_RU is not None and len(scores_RU) == rows > 1:
+        changes_RU = changes_RU[:, theirs].astype(float)
+        per_row = rank_correlation(scores_RU[: len(changes_RU)], changes_RU)
+        predicted = np.array(ranked.predicted[: len(changes_RU)])
+        for name in dict.fromkeys(predicted.tolist()):
+            of_class = (x[np.flatnonzero(predicted == name)].mean(0)[None] for x in (scores_RU, changes_RU))
+            classes[name] = float(rank_correlation(*of_class)[0])
     return Agreement(
         labels=tuple(common),
         scores=mean_U,
@@ -208,6 +232,8 @@ def agreement_of(ranked: Ranked, labels: Sequence[str], drops_UK: Array, seed: i
         low=low,
         high=high,
         method=ranked.method,
+        classes=classes,
+        per_row=per_row,
         rows=len(scores_RU),
         warnings=tuple(warnings),
         **facts,
@@ -281,7 +307,7 @@ class GlobalExplanation(Result):
         if self.samples is not None and len(self.samples) == self.rows:
             rows_RU = np.abs(self.samples[:, plain])
         labels = tuple(self.labels[i] for i in plain)
-        return Ranked(labels, rows_RU, self.mean_size[plain], self.method)
+        return Ranked(labels, rows_RU, self.mean_size[plain], self.method, self.sample_classes)
 
     @property
     def importance(self) -> Array:
@@ -315,7 +341,7 @@ class FeaturePermutation(Result, Named):
 
     what: ClassVar[str] = "feature permutation"
     axes: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("labels", "mean", "low", "high"), "U"), "drops": "UR",
+        **dict.fromkeys(("labels", "mean", "low", "high"), "U"), "drops": "UR", "changes": "IU",
     }  # fmt: skip
 
     labels: tuple[str, ...]
@@ -328,6 +354,7 @@ class FeaturePermutation(Result, Named):
     high: Float64
     seed: int = 0
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    changes: Float32 | None = None  # mean |change| of the output for the predicted class, of the first rows
     warnings: tuple[str, ...] = ()
     model: str = ""
 
@@ -341,7 +368,7 @@ class FeaturePermutation(Result, Named):
         return "permutation:" + hashlib.blake2b("\n".join(self.labels).encode() + numbers, digest_size=4).hexdigest()
 
     def agreement(self, explanation: Any, seed: int = 0) -> Agreement:
-        """Return the rank correlation of an explanation with this importance.
+        """Return the rank correlation of an explanation with this importance, over all rows, per class and per row.
 
         explanation: what ``wf.explain_global`` returned, or ``wf.explain`` for one method, of the same rows in the
         same order.
@@ -353,7 +380,7 @@ class FeaturePermutation(Result, Named):
         """
         ranked = explanation.compared if isinstance(explanation, GlobalExplanation) else ranked_rows(explanation)
         facts = {"metric": self.metric, "model": self.model}
-        return agreement_of(ranked, self.labels, self.drops, seed, **facts)
+        return agreement_of(ranked, self.labels, self.drops, seed, self.changes, self.rows, **facts)
 
     def ranked(self) -> list[tuple[str, float]]:
         """Columns from the most to the least important; ties keep their order."""

@@ -87,7 +87,7 @@ def permutation_view(result: Any) -> View:
 
 @checked
 def agreement_view(result: Any) -> View:
-    """Draw an Agreement: a point per column, and the ranks of the columns by both."""
+    """The picture of an Agreement: a point per column, and the correlation of each class."""
     points = Points("columns", result.importance, result.scores, labels=result.labels)
     other = f"fall of {result.metric} when the column is shuffled" if result.metric else "scores passed"
     mark = Scatter((points,), other, f"mean |score|, {result.method}")
@@ -98,6 +98,11 @@ def agreement_view(result: Any) -> View:
         Panel((mark,), wide=True),
         Panel((TableMark(("column", "rank by permutation" if result.metric else other, result.method), ranks),)),
     ]
+    rows = tuple((name, f"{value:+.2f}") for name, value in result.classes.items())
+    if result.per_row is not None and np.isfinite(result.per_row).any():
+        rows += (("single rows, mean", f"{np.nanmean(result.per_row):+.2f}"),)
+    if rows:
+        panels.append(Panel((TableMark(("rows predicted as", "rank correlation"), rows),)))
     limits = "" if np.isnan(result.low) else f" (95 % confidence interval {result.low:+.2f} to {result.high:+.2f})"
     facts = (
         Fact("rank correlation", f"{result.spearman:+.2f}{limits}"),
