@@ -23,7 +23,7 @@ from tests.support.language import model as language_model
 from tests.support.language import tokenizer
 from tests.support.released import BEFORE_FIVE
 from whyformer.capture import fold, functions
-from whyformer.capture.fold import FoldedSite, added_up
+from whyformer.capture.fold import FoldedSite, summed_map
 from whyformer.capture.functions import FusedCall, HeadFusion, all_gradients, all_weights
 from whyformer.engines.attention.chain import attention_heads
 from whyformer.engines.attention.maps import over_heads
@@ -306,7 +306,7 @@ def test_kernels_add_up_what_tiles_do(case: tuple[int, ...], rows: int, gradient
     fusion = HeadFusion(fused, gradient)
     tiles = FoldedSite(0, "", 0, (batch, heads, queries, keys), fusion, call=exact, out_gradient_BHQD=out)
     call = FusedCall(query, key, value, None, bool(causal), None, lse)
-    added = partial(added_up, call, slope if gradient else None, weights)
+    added = partial(summed_map, call, slope if gradient else None, weights)
     left = torch.rand(batch, rows, queries, generator=generator)
     left[:, :, queries // 2 :] = 0  # rows without a weight
     right = torch.rand(batch, rows, keys, generator=generator)
@@ -324,7 +324,7 @@ def test_a_query_that_looks_nowhere_has_no_weights() -> None:
     query = torch.randn(1, 1, 20, 16, generator=torch.Generator().manual_seed(0))
     lse = torch.full((1, 1, 20), -torch.inf)
     call = FusedCall(query, query, query, lse=lse)
-    assert not added_up(call, None, [1.0], torch.ones(1, 1, 20), True).any()
+    assert not summed_map(call, None, [1.0], torch.ones(1, 1, 20), True).any()
 
 
 # Layers in one go

@@ -408,9 +408,9 @@ def by_plan(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each trace from now on followed a plan to its end."""
     followed, traced = [], TracedBatch.traced
 
-    def noted(self: TracedBatch, rules: Any, dtype: Any = None, steps: Any = ()) -> Any:
-        trace = traced(self, rules, dtype, steps)
-        followed.append(bool(steps))
+    def noted(self: TracedBatch, rules: Any, dtype: Any = None, plan: Any = None) -> Any:
+        trace = traced(self, rules, dtype, plan)
+        followed.append(bool(plan))
         return trace
 
     monkeypatch.setattr(TracedBatch, "traced", noted)
@@ -428,7 +428,7 @@ def test_a_planned_pass_gives_the_same(name: str, method: str, monkeypatch: pyte
     followed = by_plan(monkeypatch)
     again, other = (explainer.explain(inputs, method=method, target=TARGET) for inputs in (case.inputs(), others))
     assert followed == [True, True]
-    monkeypatch.setattr("whyformer.run.traced.steps_of", lambda rules: None)
+    monkeypatch.setattr(TracedBatch, "plan_rules", lambda *_: None)
     fresh = wf.Explainer(case.build(case.implementations[0])).explain(others, method=method, target=TARGET)
     for found, expected in ((again, first), (other, fresh)):
         for a, b in zip(found, expected, strict=True):

@@ -26,7 +26,7 @@ from whyformer.results.types import Site
 # Folding on a GPU: fused attention that tells its log-sum-exp, and kernels that add up a fused map without storing it.
 #
 # A map is Σ_h w_h·A_h, or Σ_h w_h·A_h ∘ max(0, dA_h) (attention is never negative, so that this is max(0, A_h ∘ dA_h)),
-# with A = exp(q·k - lse) and dA = dO·v. ``added_up`` sums it over queries, one block of keys at a time, or over keys.
+# with A = exp(q·k - lse) and dA = dO·v. ``summed_map`` sums it over queries, one block of keys at a time, or over keys.
 # Tests compare both with plain torch, on the CPU by Triton's interpreter.
 
 WIDEST = 256  # of a head
@@ -39,15 +39,15 @@ def flash(call: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
         return None, None
     if query.shape[-1] > WIDEST or query.shape[-1] != value.shape[-1]:
         return None, None
-    aten, scale, causal, given = torch.ops.aten, call["scale"], call["is_causal"], (query, key, value)
-    choice = torch._fused_sdp_choice(*given, None, 0.0, causal, scale=scale, enable_gqa=call["enable_gqa"])
+    aten, scale, causal, operands = torch.ops.aten, call["scale"], call["is_causal"], (query, key, value)
+    choice = torch._fused_sdp_choice(*operands, None, 0.0, causal, scale=scale, enable_gqa=call["enable_gqa"])
     wide = query.shape[-1] % 8 == 0  # others are padded by torch
     if choice == SDPBackend.FLASH_ATTENTION.value and wide:
-        out, lse, *_ = aten._scaled_dot_product_flash_attention(*given, 0.0, causal, scale=scale)
+        out, lse, *_ = aten._scaled_dot_product_flash_attention(*operands, 0.0, causal, scale=scale)
     elif choice == SDPBackend.EFFICIENT_ATTENTION.value and query.shape[1] == key.shape[1]:
-        out, lse, *_ = aten._scaled_dot_product_efficient_attention(*given, None, True, 0.0, causal, scale=scale)
+        out, lse, *_ = aten._scaled_dot_product_efficient_attention(*operands, None, True, 0.0, causal, scale=scale)
     elif choice == SDPBackend.CUDNN_ATTENTION.value and wide:
-        out, lse, *_ = aten._scaled_dot_product_cudnn_attention(*given, None, True, 0.0, causal, False, scale=scale)
+        out, lse, *_ = aten._scaled_dot_product_cudnn_attention(*operands, None, True, 0.0, causal, False, scale=scale)
         lse = lse.squeeze(-1)
     else:
         return None, None
@@ -63,7 +63,7 @@ def available() -> bool:
     return True
 
 
-def added_up(
+def summed_map(
     call: FusedCall,
     gradient: Tensor | None,
     head_weights: list[float],
@@ -71,7 +71,7 @@ def added_up(
     over_queries: bool,
     span: slice | None = None,
 ) -> Tensor:
-    """(B, R, K) weights · map over queries, zero outside of ``span``, or (B, R, Q) map · weights."""
+    """Return (B, R, K) weights · map over queries, zero outside of ``span``, or (B, R, Q) map · weights."""
     import triton
 
     from whyformer.capture.triton_kernels import pull, push
@@ -131,7 +131,7 @@ def added_up(
 
 @lru_cache(maxsize=64)
 def _used_heads(weights_H: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Numbers and weights of the heads that count, held on the device: to bring them there each time would stop it."""
+    """Return numbers and weights of the heads that count, on the device: copying them each time would stop it."""
     used = [head for head, weight in enumerate(weights_H) if weight]
     numbers = torch.tensor(used, device=device, dtype=torch.int32)
     return numbers, torch.tensor([weights_H[head] for head in used], device=device)
@@ -230,7 +230,7 @@ class FoldedSite:
         if self.call is None or self.call.lse is None:
             return None
         weights_H = self.fusion.weights(self.shape[1])
-        return None if weights_H is None else partial(added_up, self.call, self.out_gradient_BHQD, weights_H)
+        return None if weights_H is None else partial(summed_map, self.call, self.out_gradient_BHQD, weights_H)
 
 
 At = Callable[[FoldedSite], None]
@@ -263,13 +263,13 @@ class Fold(HeadGradient, Outline):
 
     def _folded(self, seen_by: Callable[..., Tensor], func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         """An attention call whose site is opened by ``seen_by``, with its result tapped."""
-        given = sdpa_operands(args, kwargs)
-        query, key, value, mask, _, causal, scale, _ = given.values()
+        operands = sdpa_operands(args, kwargs)
+        query, key, value, mask, _, causal, scale, _ = operands.values()
         heads_first = self.batch_axes.get(len(self.sites)) == 1
         if query.ndim != 4 or query.shape[0] != self.batch or query.shape[1] % key.shape[1] or heads_first:
             raise NotFolded if self.plan is None else OffPlan
         # On a GPU by the same kernel under its own name, which returns the log-sum-exp.
-        out, lse = flash(given) if query.is_cuda else (None, None)
+        out, lse = flash(operands) if query.is_cuda else (None, None)
         if out is None:
             out = func(*args, **kwargs)
         call = FusedCall(query, key, value, mask, causal, scale, lse)
@@ -277,12 +277,12 @@ class Fold(HeadGradient, Outline):
         site = self.sites[-1]
         site.call, site.value = None, shape_of(site.value)  # nothing of it stays here
         seen = FoldedSite(len(self.sites) - 1, site.path, site.first_query, call.shape, self.fusion)
-        self._look(seen, call)
+        self._note_padding(seen, call)
         if not self.fusion.gradient:
             self._calls.append(replace(seen, inputs=self.inputs, call=call))
             return result
         result = self._differentiated(result)
-        tapped: Tensor = _Tap.apply(result, self, seen, causal, scale, query, key, value, mask, lse)
+        tapped: Tensor = _ResultGradient.apply(result, self, seen, causal, scale, query, key, value, mask, lse)
         if self._since_site is not None:
             self._since_site.put(tapped, True)
         if self.plan is None:
@@ -304,7 +304,7 @@ class Fold(HeadGradient, Outline):
             self._calls.append(replace(seen, inputs=self.inputs, map_BQK=map_BQK))
             return
         site.attention = self._differentiated(site.attention)
-        site.attention = _Watch.apply(site.attention, self, seen, layout)
+        site.attention = _MapGradient.apply(site.attention, self, seen, layout)
 
     def _differentiated(self, tensor: Tensor) -> Tensor:
         """Return a tensor that backward reaches. Backward ends at the first attention (of each stream)."""
@@ -315,14 +315,14 @@ class Fold(HeadGradient, Outline):
             self.leaves.append(tensor)
         return tensor
 
-    def _look(self, seen: FoldedSite, call: FusedCall) -> None:
-        """How much of the attention goes to padding; most masks hide it."""
+    def _note_padding(self, seen: FoldedSite, call: FusedCall) -> None:
+        """Note how much of an attention goes to padding; most masks hide it."""
         if self.keep_BN is None:
             return
         if call.mask is not None:
             known = self._hides.get(id(call.mask))
             if known is None or known[0] is not call.mask:
-                known = self._hides[id(call.mask)] = (call.mask, _hides(call.mask, self.keep_BN))
+                known = self._hides[id(call.mask)] = (call.mask, _hides_padding(call.mask, self.keep_BN))
             if known[1]:
                 self.lost_B.append(torch.zeros(len(self.keep_BN), device=self.keep_BN.device))
                 return
@@ -343,7 +343,7 @@ class Fold(HeadGradient, Outline):
 
     # In the backward pass
 
-    def came(
+    def take_gradient(
         self, seen: FoldedSite, gradient_BHQX: Tensor, changed_BHQX: Tensor, call: FusedCall | None = None
     ) -> None:
         """Hand on a site with the gradient of its result, or, without a call, of the map that the model wrote out."""
@@ -360,8 +360,8 @@ class Fold(HeadGradient, Outline):
         else:
             self.at(replace(site, call=call, out_gradient_BHQD=gradient_BHQX.to(call.query.dtype)))
 
-    def handed(self, at: At) -> None:
-        """Without gradients: all sites, last first, each gone once it was looked at."""
+    def hand_on_all(self, at: At) -> None:
+        """Hand on all sites of a pass without gradients, last first; each is forgotten then."""
         for call in (site.call for site in self._calls if site.call is not None):
             if call.version != sum(tensor._version for tensor in call.tensors):
                 raise NotFolded  # the model wrote over what it had given to an attention
@@ -383,8 +383,8 @@ class NotFolded(OffPlan):
     """An attention that can be had as a whole map only."""
 
 
-class _Tap(torch.autograd.Function):
-    """What an attention gives, unchanged; its gradient is seen."""
+class _ResultGradient(torch.autograd.Function):
+    """The result of an attention, unchanged; backward hands its gradient to the fold."""
 
     @staticmethod
     def forward(
@@ -400,12 +400,12 @@ class _Tap(torch.autograd.Function):
         out, query, key, value, mask, lse = ctx.saved_tensors
         with torch._C.DisableTorchFunction():
             call = FusedCall(query, key, value, mask, ctx.causal, ctx.scale, lse)
-            ctx.fold.came(ctx.seen, gradient, out, call)
+            ctx.fold.take_gradient(ctx.seen, gradient, out, call)
         return (gradient, *[None] * 9)
 
 
-class _Watch(torch.autograd.Function):
-    """An attention map, unchanged; its gradient is seen."""
+class _MapGradient(torch.autograd.Function):
+    """An attention map, unchanged; backward hands its gradient to the fold."""
 
     @staticmethod
     def forward(ctx: Any, attention: Tensor, fold: Fold, seen: FoldedSite, layout: Layout) -> Tensor:
@@ -417,12 +417,12 @@ class _Watch(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         (attention,) = ctx.saved_tensors
         with torch._C.DisableTorchFunction():
-            ctx.fold.came(ctx.seen, ctx.layout.to_canonical(gradient), ctx.layout.to_canonical(attention))
+            ctx.fold.take_gradient(ctx.seen, ctx.layout.to_canonical(gradient), ctx.layout.to_canonical(attention))
         return gradient, None, None, None
 
 
-def _hides(mask: Tensor, keep_BN: Tensor) -> bool:
-    """Does the mask hide all padding from all real positions?"""
+def _hides_padding(mask: Tensor, keep_BN: Tensor) -> bool:
+    """Return whether a mask hides all padding from all real positions."""
     if mask.ndim != 4 or mask.shape[-1] != keep_BN.shape[1] or mask.shape[-2] not in {1, keep_BN.shape[1]}:
         return False
     seen = mask if mask.dtype == torch.bool else mask > HIDES

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import sys
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -88,20 +89,22 @@ def letters_of(layout: str) -> list[str]:
     return letters
 
 
-def current_path(names: dict[int, str]) -> str:
-    """Dotted path of the innermost running module of the model, "" for the model itself."""
-    frame = sys._getframe(1)
+def running_modules() -> Iterator[nn.Module]:
+    """Yield the modules that are running, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         # To ask a frame for its variables copies all of them: only those are asked that have a "self".
         if "self" in code.co_varnames or "self" in code.co_freevars or "self" in code.co_cellvars:
-            caller = frame.f_locals.get("self")
-            if isinstance(caller, nn.Module):
-                name = names.get(id(caller))
-                if name is not None:
-                    return name
-        frame = frame.f_back  # type: ignore[assignment]
-    return ""
+            module = frame.f_locals.get("self")
+            if isinstance(module, nn.Module):
+                yield module
+        frame = frame.f_back
+
+
+def current_path(names: dict[int, str]) -> str:
+    """Dotted path of the innermost running module of the model, "" for the model itself."""
+    return next((names[id(module)] for module in running_modules() if id(module) in names), "")
 
 
 def _place(tensor: Tensor, axis: int) -> tuple[int, int]:
@@ -162,15 +165,13 @@ class Intercept(TorchFunctionMode):
         return tuple(str(call) for call in over_positions if not call.claimed)
 
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
-        before = len(self.sites)
-        if self.plan is None:
-            out = self._followed_call(func, args, kwargs or {})
-        elif func.__name__ in self.plan.watched:
-            out = self._next_step(func, args, kwargs or {})
-        else:
+        plan, name = self.plan, func.__name__
+        if plan is not None and name not in plan.watched:
             return func(*args, **kwargs) if kwargs else func(*args)
-        attended = len(self.sites) > before and func.__name__ != "multi_head_attention_forward"  # its body was seen
-        return self.after_site(func.__name__, out) if attended else out
+        before, call = len(self.sites), self._followed_call if plan is None else self._next_step
+        out = call(func, args, kwargs or {})
+        attended = len(self.sites) > before and name != "multi_head_attention_forward"  # whose body was seen
+        return self.after_site(name, out) if attended else out
 
     def _followed_call(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         name = func.__name__

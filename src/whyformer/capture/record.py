@@ -80,7 +80,7 @@ def folded(
             return logits.detach()
         if not fold.fusion.gradient:
             logits = fold.differentiate(logits)
-            fold.handed(at)
+            fold.hand_on_all(at)
             return logits
         values_B = scalar(logits)
         if not values_B.requires_grad:

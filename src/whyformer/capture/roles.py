@@ -401,11 +401,11 @@ class _Projection:
 
 
 class ProjectionFinder(Observe):
-    """Run one input inside of it; ``found`` then has the weights of each site."""
+    """Run one input inside of it; ``site_weights`` then has the weights of each site."""
 
     def __init__(self, names: dict[int, str]) -> None:
         super().__init__(1, names)
-        self.found: list[SiteWeights] = []
+        self.site_weights: list[SiteWeights] = []
         self._recent: list[_Projection] = []
         self._operands: dict[int, tuple[Tensor, Tensor]] = {}  # queries and keys behind a map, by number
         self._pairs = Notes[int]()  # those numbers
@@ -423,11 +423,11 @@ class ProjectionFinder(Observe):
 
     def _projected(self, operand: Tensor, weight: Tensor, out: Tensor) -> None:
         projection = _Projection(weight, operand.reshape(-1, operand.shape[-1]), out.reshape(-1, out.shape[-1]))
-        if self._result_HND is not None and self.found[-1].output is None:
+        if self._result_HND is not None and self.site_weights[-1].output is None:
             starts = columns_of(self._result_HND, projection.operand_NX)
             if starts is not None:
                 width = self._result_HND.shape[-1]
-                self.found[-1].output = HeadWeights(torch.stack([weight[s : s + width] for s in starts]))
+                self.site_weights[-1].output = HeadWeights(torch.stack([weight[s : s + width] for s in starts]))
                 self._result_HND = None
         self._recent.append(projection)
 
@@ -452,8 +452,8 @@ class ProjectionFinder(Observe):
         query, key = self._operands.get(len(self.sites) if number is None else number, (None, None))
         value_HND = site.value_BHKD[0]
         sides = [None if side is None or side.ndim != 4 else side[0] for side in (query, key)]
-        found = (self._find(heads_HND) for heads_HND in (*sides, value_HND))
-        self.found.append(SiteWeights(site.path, site.layout.heads, *found))
+        weights = (self._find(heads_HND) for heads_HND in (*sides, value_HND))
+        self.site_weights.append(SiteWeights(site.path, site.layout.heads, *weights))
         self._result_HND = site.attention_BHQK[0] @ value_HND
         self._recent, self._operands = [], {}
 

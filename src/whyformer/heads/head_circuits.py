@@ -106,7 +106,7 @@ def circuits(
         finder, output = ProjectionFinder(session.names), Output(session.modality, one)
         with torch.no_grad(), finder:
             output.logits(one)
-        weights = [_complete(site) for site in finder.found]
+        weights = [_complete(site) for site in finder.site_weights]
         tables = _tables(session.model, weights[0]["query"].weight_HXY.shape[1])
         arrays: Any = {name: [w[name].weight_HXY.detach().float().cpu().numpy() for w in weights] for name in WEIGHTS}
         summaries = zip(*(_summaries(w, tables) for w in weights), strict=True)

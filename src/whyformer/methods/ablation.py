@@ -218,11 +218,11 @@ def two_ended(
     start_B = torch.full((run.batch.size,), torch.nan)
     players_B = [players_of(run, row, by, keep_special, superpixels, held_BU[row]) for row in range(run.batch.size)]
     most = max(len(players.members) for players in players_B)
-    found: Guide | None = None
+    guiding: Guide | None = None
     if most > 2 and (guide is not None or (passes is not None and 2 * most + 2 > passes)):
-        found = guide_of(run, guide or "auto", guides(passes))
+        guiding = guide_of(run, guide or "auto", guides(passes))
     rows = baselines_of(replacement)
-    left_B = None if passes is None else passes - 1 - (found.passes_B if found else np.zeros(run.batch.size))
+    left_B = None if passes is None else passes - 1 - (guiding.passes_B if guiding else np.zeros(run.batch.size))
     if left_B is not None and rows > 1:
         kind, _, _ = str(replacement).partition(":")
         replacement = run.modality.mask.replacement(f"{kind}:{min(rows, max(1, int(left_B.min()) // (2 * most + 1)))}")
@@ -238,8 +238,8 @@ def two_ended(
         left = 2 * count + 1 if left_B is None else max(3, int(left_B[row]) // variants.draws)
         keep_N = run.keep_BN[row].cpu()
         fits = guide is None and (passes is None or 2 * count + 2 <= passes)
-        if found is not None and count > 2 and not fits:
-            values_P = _guided(game, players, found, found.scores_BN[row, keep_N].numpy(), left, run.seed)
+        if guiding is not None and count > 2 and not fits:
+            values_P = _guided(game, players, guiding, guiding.scores_BN[row, keep_N].numpy(), left, run.seed)
         elif fits or count <= (left - 1) // 2:
             values_P = _both_ends(game, np.eye(count, dtype=bool))
         else:
@@ -256,7 +256,7 @@ def two_ended(
             [*remarks, *fewer, *more, *special_doubts(run, keep_special), *held_remark(units, held_U)]
             for units, held_U, more in zip(run.units, held_BU, about, strict=True)
         ],
-        used={"replace": used, "guide": None if found is None else found.name},
+        used={"replace": used, "guide": None if guiding is None else guiding.name},
     )
 
 
@@ -287,9 +287,9 @@ def _guided(game: Game, players: Players, guide: Guide, guide_U: Array, passes: 
     measured = _both_ends(game, np.eye(game.parts, dtype=bool)[first])
     size = np.abs(guide_P[first]).sum()
     values_P: Array = guide_P * (np.abs(measured).sum() / size if size else 0.0)
-    own = values_P[first] if signed else np.abs(values_P[first]) * np.sign(measured)
-    agree = float(own @ measured) > 0  # else a mean of both would cancel out
-    values_P[first] = (measured + own) / 2 if agree else measured
+    guided = values_P[first] if signed else np.abs(values_P[first]) * np.sign(measured)
+    agree = float(guided @ measured) > 0  # else a mean of both would cancel out
+    values_P[first] = (measured + guided) / 2 if agree else measured
     return values_P
 
 

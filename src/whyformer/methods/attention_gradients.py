@@ -14,11 +14,11 @@ from whyformer.capture.functions import HeadFusion
 from whyformer.engines.attention import maps as mapped
 from whyformer.engines.attention.chain import (
     READINGS,
-    kept,
     raised_heads,
     read,
     read_layers,
     readable_folded,
+    stacked,
     stream_maps,
 )
 from whyformer.errors import NotOffered
@@ -95,7 +95,7 @@ def value_x_gradient(run: Run, *, layers: Annotated[str, OneOf("all", "last")] |
             total_BN = total_BN + (columns_B1N @ windows.merged(eye, 0, windows.placements[number].stage))[:, 0]
         return Attribution(total_BN)
     maps = [mapped.real(SIGNED_HEADS.of(sites[number]), run.attended_BN, sites[number]) for number in picked]
-    return Attribution(torch.stack([map_BQK.sum(1) for map_BQK in maps]).sum(0), layers_BLQK=kept(run, maps))
+    return Attribution(torch.stack([map_BQK.sum(1) for map_BQK in maps]).sum(0), layers_BLQK=stacked(run, maps))
 
 
 def _over_streams(
@@ -166,7 +166,7 @@ def grad_sam(
             total_BN[:, site.first_query : site.first_query + map_BQK.shape[1]] += map_BQK.sum(2)
         else:
             total_BN += map_BQK.sum(1)
-    return Attribution(total_BN / (len(sites) * tokens_B1), layers_BLQK=kept(run, maps))
+    return Attribution(total_BN / (len(sites) * tokens_B1), layers_BLQK=stacked(run, maps))
 
 
 REGIONS = ("all", "row", "row_units")
@@ -216,7 +216,7 @@ def attention_gradcam(
     rows = [mapped.read_row(m, run.readout_BN, s.first_query) for m, s in zip(maps, picked, strict=True)]
     alike = len({m.shape for m in maps}) == 1  # a last layer with few rows has no whole map to average with
     whole = torch.stack(maps).mean(0) if alike else None
-    return Attribution(torch.stack(rows).mean(0), matrix_BQK=whole, layers_BLQK=kept(run, maps))
+    return Attribution(torch.stack(rows).mean(0), matrix_BQK=whole, layers_BLQK=stacked(run, maps))
 
 
 def _cam(site: Site, cells_BQK: Tensor) -> BQK:

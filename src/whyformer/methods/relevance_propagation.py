@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated
@@ -107,8 +108,8 @@ def transformer_attribution(
         if variant == "last_layer":
             return read(run, mapped.layer_means(schedule, maps, "last"), warnings=warnings)
         residual = partial(mapped.with_residual, first_query=0, residual=0.5, normalize=normalize)
-        own, cross = mapped.own_and_cross(schedule, maps, keep, residual)
-        return read(run, mapped.rollout_relevance(schedule, own, cross, keep, joined=False), warnings=warnings)
+        inside, cross = mapped.own_and_cross(schedule, maps, keep, residual)
+        return read(run, mapped.rollout_relevance(schedule, inside, cross, keep, joined=False), warnings=warnings)
     sites = mapped.maps_of(record, -1 if variant == "last_layer" else start_layer)
     layers = []
     for number, site in enumerate(sites, len(record.sites) - len(sites)):
@@ -242,7 +243,7 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
             "the model has several streams of tokens, and scores of one stream would omit the relevance of the others."
         )
     trace = run.traced(rules) if at == "tokens" else run.traced_by_plan(rules)
-    rules = trace.rules
+    rules = trace.rules  # of the pass, which may have been made for another stretch of the text
     # Scattered: the input is several tensors (a table with categories, an image with its text), or its entries are not
     # the units (raw audio).
     first = trace.leaves[0]
@@ -285,13 +286,7 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
             whole, scores, {name: leaf.detach().float() * grad.float() for name, leaf, grad in leaves}
         )
     missing = (scores.sum(1) - start_B).abs()
-    lost_B = missing * 0
-    if INPUT_SLOPES not in run.study.undisturbed or run.study.warnings:  # else what was detached changes no slope
-        for leaf, grad in zip(rules.cut, cut, strict=True):
-            arrived = torch.where(grad == 0, 0.0, leaf.detach().float() * grad.float())  # a mask holds infinities
-            per_input = arrived.ndim > 1 and len(arrived) == run.batch.size  # else it counts for each input in full
-            lost_B = lost_B + (arrived.flatten(1).sum(1) if per_input else arrived.sum())
-    shares = (lost_B.abs() / (scores.abs().sum(1) + lost_B.abs())).tolist() if rules.cut else [0.0] * len(scores)
+    shares = _cut_shares(run, rules, cut, scores)
     return Attribution(
         scores,
         detail=detail,
@@ -302,6 +297,20 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
         warnings=[unruled + [CUT.format(share=s)] * (s > LOST) for s in shares],
         used={"at": space},
     )
+
+
+def _cut_shares(run: Run, rules: GradientRules, gradients: Sequence[Tensor], scores: Tensor) -> list[float]:
+    """Return, per input, the share of relevance that went to tensors which the model detached."""
+    if not rules.cut:
+        return [0.0] * len(scores)
+    lost_B = torch.zeros_like(scores[:, 0])
+    if INPUT_SLOPES not in run.study.undisturbed or run.study.warnings:  # else what was detached changes no slope
+        for leaf, grad in zip(rules.cut, gradients, strict=True):
+            arrived = torch.where(grad == 0, 0.0, leaf.detach().float() * grad.float())  # a mask holds infinities
+            per_input = arrived.ndim > 1 and len(arrived) == run.batch.size  # else it counts for each input in full
+            lost_B = lost_B + (arrived.flatten(1).sum(1) if per_input else arrived.sum())
+    shares: list[float] = (lost_B.abs() / (scores.abs().sum(1) + lost_B.abs())).tolist()
+    return shares
 
 
 def _at_image_tokens(run: Run, token: int, features: Tensor, gradient: Tensor) -> Tensor:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from whyformer.capture.functions import Args, Function, Kwargs, answered, in_model
+from whyformer.capture.functions import answered
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf, require_dependent, slopes
-from whyformer.capture.lookups import LOOKUPS, SwapEmbedding
-from whyformer.capture.lrp.changed_gradients import GradientRules, Step, carried_by
-from whyformer.capture.site import OffPlan
+from whyformer.capture.lookups import SwapEmbedding
+from whyformer.capture.lrp.changed_gradients import GradientRules, Step
 from whyformer.errors import NotOffered
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.decoding import KeptPass
@@ -24,55 +22,6 @@ from whyformer.loan.backwards import has_adapter, with_activations
 from whyformer.run.scores import ScoredBatch
 from whyformer.study import interference
 from whyformer.study.interference import INPUT_SLOPES
-
-# Later passes of a model under the rules of AttnLRP: which function meets which rule is known from the first one.
-
-Attribute = type(Tensor.shape.__get__)  # type: ignore[attr-defined]  # x.shape, x.dtype, …
-
-
-def steps_of(rules: GradientRules) -> tuple[Step, ...] | None:
-    """The functions of a pass with their rules; None if something in it has to be watched each time."""
-    watched = rules.unruled or rules.cut or rules.gaps or not rules.plannable
-    return None if watched else tuple(rules.steps)
-
-
-class PlannedRules(TorchFunctionMode):
-    """Apply the rules of an earlier pass step by step; OffPlan if the model does something else.
-
-    lookups: the mode that makes the word embeddings leaves. It is asked only where something is looked up: each further
-    mode costs microseconds per function.
-    """
-
-    def __init__(self, steps: Sequence[Step], lookups: TorchFunctionMode, attention_is_constant: bool) -> None:
-        super().__init__()
-        self.steps, self.lookups, self.attention_is_constant = steps, lookups, attention_is_constant
-        self.cut, self.unruled, self.gaps = (), (), ()  # nothing, as in the plan's pass
-        self._next = iter(steps)
-
-    def __torch_function__(self, func: Function, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
-        if type(func) is Attribute:
-            return func(*args)
-        function, rule, carried = next(self._next, (None, None, None))
-        if func is not function and func != function:
-            if function is None and not in_model():  # the scalar is computed from the answer
-                return func(*args, **(kwargs or {}))
-            raise OffPlan
-        if carried is not None and carried_by(args, kwargs or {}) != carried:  # another rule may hold
-            raise OffPlan
-        if rule is not None:
-            return rule(self, func, args, kwargs or {})
-        if func.__name__ in LOOKUPS:
-            return self.lookups.__torch_function__(func, types, args, kwargs)
-        return func(*args, **kwargs) if kwargs else func(*args)
-
-    def require_done(self) -> None:
-        """Raise OffPlan if the pass ended early."""
-        if next(self._next, None) is not None:
-            raise OffPlan
-
-    def unruled_text(self, *_: Any) -> list[str]:
-        """Return what the plan's pass had to say of functions without a rule."""
-        return []
 
 
 class TracedBatch(ScoredBatch):
@@ -85,8 +34,8 @@ class TracedBatch(ScoredBatch):
     @property
     def kept(self) -> KeptPass:
         """The forward that several stretches of a text share; a new one if nothing is shared."""
-        own = None if self.recomputes else self.batch.kept
-        return KeptPass() if own is None else own
+        shared = None if self.recomputes else self.batch.kept
+        return KeptPass() if shared is None else shared
 
     def require_one_input(self) -> None:
         if self.modality.read.joint:
@@ -97,14 +46,13 @@ class TracedBatch(ScoredBatch):
 
     def traced_by_plan(self, rules: GradientRules) -> Traced:
         """Run ``traced`` with a plan of an earlier pass (``plan_rules``), if there is one. Only leaves are known."""
-        return self.study.plans.run(self._rules_kind(rules), lambda steps: self.traced(rules, steps=steps or ()))
+        return self.study.plans.run(self._rules_kind(rules), lambda plan: self.traced(rules, plan=plan))
 
     def plan_rules(self, trace: Traced) -> None:
         """Keep which function met which rule, for later passes of this kind."""
-        if isinstance(trace.rules, GradientRules) and not trace.features and not self.batch.reference_rows:
-            steps = steps_of(trace.rules)
-            if steps is not None:
-                self.study.plans.learn(self._rules_kind(trace.rules), steps)
+        plan = None if trace.features or self.batch.reference_rows else trace.rules.plan
+        if plan is not None:
+            self.study.plans.learn(self._rules_kind(trace.rules), plan)
 
     def _rules_kind(self, rules: GradientRules) -> tuple[bool, bool, bool]:
         return (
@@ -117,16 +65,16 @@ class TracedBatch(ScoredBatch):
         self,
         rules: TorchFunctionMode | None,
         dtype: torch.dtype | None = None,
-        steps: Sequence[Step] = (),
+        plan: Sequence[Step] | None = None,
         entrance: bool = True,
     ) -> Traced:
         """Run one forward under a function mode, with the input as leaves of the graph (in ``dtype``, if given).
 
         Leaves are the word embeddings of ids, the looked-up columns of a table, and all tensors of floats.
-        rules: None for the model's own gradients. steps: of an earlier pass under the same rules. entrance: the vectors
+        rules: None for the model's own gradients. plan: of an earlier pass under the same rules. entrance: the vectors
         that enter the first block can be asked for.
         """
-        changed_rules, modes = rules is not None, not steps and (entrance or rules is not None)
+        changed_rules, modes = rules is not None, plan is None and (entrance or rules is not None)
         if changed_rules and self.study.hidden and self.study.trouble is not None:
             raise NotOffered(f"changed gradient rules need a captured model: {self.study.trouble}")
         kept = self.kept if changed_rules else KeptPass()
@@ -142,12 +90,12 @@ class TracedBatch(ScoredBatch):
         seen = BeforeAttention(self.rows_run, self.length)
         seen.add(*leaves)
         lookups = self.modality.read.looked_up(batch.shared or self.batch, leaf)
-        if steps:
-            rules = PlannedRules(steps, lookups, rules.attention_is_constant)  # type: ignore[union-attr]
+        if isinstance(rules, GradientRules):
+            rules.expect(plan, lookups)
         with torch.enable_grad():
             with (
                 answered() as answer,
-                nullcontext() if steps else lookups,
+                lookups if plan is None else nullcontext(),
                 self.modality.read.handed_over(lambda features, _: leaf(features)) as features,
                 rules or nullcontext(),
                 seen if modes else nullcontext(),
@@ -155,33 +103,15 @@ class TracedBatch(ScoredBatch):
                 with_activations(self.modality.model) if changed_rules else nullcontext(),
             ):
                 logits = self.output.logits(batch)
-            if isinstance(rules, PlannedRules):
+            if isinstance(rules, GradientRules):
                 rules.require_done()
             self.forwards_B += self.rows_run / self.batch.size
-            # The model may also read its word embeddings in a way that these gradients leave out.
-            if isinstance(lookups, SwapEmbedding) and lookups.missed:
-                raise NotOffered(
-                    f"the model reads its word embeddings a second time, by {lookups.missed}, so gradients at the "
-                    "embeddings that enter its layers would be incomplete."
-                )
-            checked = INPUT_SLOPES in self.study.undisturbed  # of this model, at an earlier call
-            table = lookups.table if isinstance(lookups, SwapEmbedding) and not checked else None
-            if has_adapter(self.modality.model, table):
-                raise NotOffered(
-                    "the word embedding of this model has an adapter, and gradients at the embedding would leave its "
-                    "part out. Merge the adapter: model = model.merge_and_unload()."
-                )
-            if isinstance(lookups, SwapEmbedding) and lookups.other_tables:
-                self.notes.add(
-                    "the ids are also looked up in a second table; gradients are taken at the model's word embeddings "
-                    "only."
-                )
+            words = self._words(lookups) if isinstance(lookups, SwapEmbedding) else None
             if not leaves:
                 raise NotOffered(
                     "the word embedding of this model was not found: its ids never pass torch's embedding lookup."
                 )
             self.require_undisturbed(logits, graph=True)
-            words = lookups.vectors if isinstance(lookups, SwapEmbedding) else None
             main = None if self.modality.stream == "table" else floats.get(self.modality.main, words)
             answer_B = logits if answer.tensor is None else answer.tensor
             trace = Traced(
@@ -192,6 +122,25 @@ class TracedBatch(ScoredBatch):
         if kept.more:
             kept.seen_by, trace.again = trace, True
         return trace
+
+    def _words(self, lookups: SwapEmbedding) -> Tensor | None:
+        """Return the word embeddings of a pass; raise if the model also read them in a way that gradients leave out."""
+        if lookups.missed:
+            raise NotOffered(
+                f"the model reads its word embeddings a second time, by {lookups.missed}, so gradients at the "
+                "embeddings that enter its layers would be incomplete."
+            )
+        checked = INPUT_SLOPES in self.study.undisturbed  # of this model, at an earlier call
+        if not checked and has_adapter(self.modality.model, lookups.table):
+            raise NotOffered(
+                "the word embedding of this model has an adapter, and gradients at the embedding would leave its part "
+                "out. Merge the adapter: model = model.merge_and_unload()."
+            )
+        if lookups.other_tables:
+            self.notes.add(
+                "the ids are also looked up in a second table; gradients are taken at the model's word embeddings only."
+            )
+        return lookups.vectors
 
     def _traced_again(self, trace: Traced, kept: KeptPass) -> Traced:
         """Return a trace of a pass that was kept, with the values that this run explains."""

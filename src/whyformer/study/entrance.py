@@ -193,7 +193,7 @@ def misplaced(
     there = plain if len(plain) > 1 else there
     if len(there) < 2 or len(places) != len(units):
         return None
-    own = {place for place, special in zip(places, units.special, strict=True) if special}
+    added = {place for place, special in zip(places, units.special, strict=True) if special}
     # A single unit far from where other orders would put it: a corner of a picture, no middle of a text.
     corner = grid is not None and len(there) == grid[0] * grid[1] and min(grid) > 1
     aside = there[grid[1] - 1] if grid is not None and corner else there[len(there) // 4]
@@ -208,9 +208,9 @@ def misplaced(
         if after_BHKD.shape != first_BHKD.shape:
             return None
         moved, expected = moved_at(first_BHKD, after_BHKD), {places[u]: u for u in touched}
-        if modality.place.pixels and (not_own := moved & own):
+        if modality.place.pixels and (not_own := moved & added):
             return Misplaced(NOT_OWN.format(count=length, patches=len(there), place=min(not_own)))
-        if (place := _unheard(moved, expected)) is not None:
+        if (place := _first_unmoved(moved, expected)) is not None:
             message = ELSEWHERE.format(unit=_named(units, expected[place]), place=place)
             return Misplaced(message + (DESCRIBED if modality.stream == "table" else ""))
         # Convolutions mix neighbours, so a single changed unit is located better.
@@ -267,7 +267,7 @@ def misplaced_in_streams(
         not_own = {place for place in moved if units is not None and place < min(places[u] for u in plain)}
         if not_own:
             return Misplaced(NOT_OWN.format(count=length, patches=len(plain), place=min(not_own)))
-        if (place := _unheard(moved, expected)) is not None:
+        if (place := _first_unmoved(moved, expected)) is not None:
             unit = expected[place]
             named = f"word {unit} of the {step.query}" if units is None else _named(units, unit)
             return Misplaced(ELSEWHERE.format(unit=named, place=place))
@@ -297,7 +297,7 @@ def misplaced_pieces(run: Passes) -> NotOverUnits | None:
         except (WhyformerError, RuntimeError, IndexError, ValueError):  # an encoder that does not run without attention
             return None
         moved = set((before != after).any(-1).nonzero()[:, 0].tolist())
-        if (token := _unheard(moved, {t: t for t in touched})) is not None:
+        if (token := _first_unmoved(moved, {t: t for t in touched})) is not None:
             return NotOverUnits(
                 ELSEWHERE.format(
                     unit=f"the patch in row {modality.place.row_and_column(one, kind, token)}", place=token
@@ -326,10 +326,10 @@ def in_parts(run: Passes, first_BHKD: Tensor, length: int) -> bool:
     return bool(moved_H.any() and not moved_H.all())
 
 
-def _unheard(moved: set[int], expected: Mapping[int, int]) -> int | None:
+def _first_unmoved(moved: set[int], expected: Mapping[int, int]) -> int | None:
     """The first position that should have changed and did not, where another one changed instead."""
-    unheard = expected.keys() - moved
-    return min(unheard) if unheard and moved - expected.keys() else None
+    unmoved = expected.keys() - moved
+    return min(unmoved) if unmoved and moved - expected.keys() else None
 
 
 def _words(part: Modality, view: Batch, one: Batch) -> tuple[dict[str, Tensor], list[int]]:

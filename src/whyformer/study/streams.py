@@ -253,8 +253,8 @@ def study_several(run: Passes, study: Study, schedule: Schedule) -> Study:
         counts = [int(keep_in(run.modality, run.one, s, followed.lengths[s])[0].sum()) for s in named]
         leak = audit_streams(run, probes, {s.site for s in schedule.steps if s.cross}) if probes else Leak()
         length = 1 if any(count < 2 for count in counts) else study.input_length
-        own = slices(lengths(run.modality, run.one, followed)).get(run.modality.stream)  # a query may come after it
-        study = replace(study, front=None if own is None else own.start)
+        main = slices(lengths(run.modality, run.one, followed)).get(run.modality.stream)  # a query may come after it
+        study = replace(study, front=None if main is None else main.start)
         return replace(study, readouts=readouts, schedule=followed, notes=tuple(notes), input_length=length, leak=leak)
     except CaptureError as error:
         return study.refused(error)

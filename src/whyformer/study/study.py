@@ -174,21 +174,13 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
         return Study(grid=grid, input_length=length).refused(_fewer(sites[0], count))
     modality.place.locate(one, sites[0].keys, run.vectors)
     if not study.one_stream:
-        # The leak audit of one stream also finds attention that was not seen; with several, this is looked for first.
-        lost = _lost(run, schedule, study.sites)
-        if lost is not None:
-            return study.refused(lost, hidden=True)
-        elsewhere = None
-        if all(site.windows == 1 for site in sites):  # those of a window are followed to their places (Shadows)
-            elsewhere = misplaced_in_streams(run, schedule, survey.embedded, study.grid, first_BHKD)
-        several = study_several(run, study, schedule)
-        return several if elsewhere is None or several.trouble is not None else several.refused(elsewhere)
+        return _several_followed(run, survey, study, schedule, first_BHKD)
     if modality.place.is_one_token(one, sites[0].keys, run.values):
         return Study(input_length=length).refused(NotOverUnits(ONE_TOKEN.format(count=sites[0].keys)))
     # A layer that looks at more than positions; the last layer may ask from a few of them only.
-    own = [s for s in sites if s.queries != s.keys and (s is not sites[-1] or s.queries == length < s.keys)]
-    if own:
-        error = NotOverUnits(OWN_KEYS.format(path=own[0].path, keys=own[0].keys, queries=own[0].queries))
+    uneven = [s for s in sites if s.queries != s.keys and (s is not sites[-1] or s.queries == length < s.keys)]
+    if uneven:
+        error = NotOverUnits(OWN_KEYS.format(path=uneven[0].path, keys=uneven[0].keys, queries=uneven[0].queries))
         return Study(grid=modality.place.cells(one), input_length=length).refused(error)
     if in_parts(run, first_BHKD, length):
         error = NotOverUnits(IN_PARTS.format(path=sites[0].path or "the model itself"))
@@ -227,6 +219,21 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
         modality.place.forget_places(one)
     # Where the positions depend on the content, the model's own tokens have no place among the units either.
     return study if elsewhere is None else study.refused(elsewhere, front=None if survey.sorts else front)
+
+
+def _several_followed(
+    run: readouts.Passes, survey: MarkingSurvey, study: Study, schedule: Schedule, first_BHKD: Tensor
+) -> Study:
+    """Study several streams, or attention inside windows."""
+    # The leak audit of one stream also finds attention that was not seen; with several, this is looked for first.
+    lost = _lost(run, schedule, study.sites)
+    if lost is not None:
+        return study.refused(lost, hidden=True)
+    elsewhere = None
+    if all(site.windows == 1 for site in study.sites):  # those of a window are followed to their places (Shadows)
+        elsewhere = misplaced_in_streams(run, schedule, survey.embedded, study.grid, first_BHKD)
+    several = study_several(run, study, schedule)
+    return several if elsewhere is None or several.trouble is not None else several.refused(elsewhere)
 
 
 def _is_pooled(grid: tuple[int, int] | None, keys: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from whyformer.capture import functions as fn
 from whyformer.capture.functions import Args, Function, Kwargs, in_model, plain_name, sdpa_operands, tensors_in
 from whyformer.capture.leaves import Gaps, nodes_behind, unruled_text
+from whyformer.capture.lookups import LOOKUPS
 from whyformer.capture.lrp.elementwise import (
     BENDS,
     FACTORS,
@@ -43,6 +44,7 @@ Step = tuple[Function, Rule | None, tuple[int, ...] | None]
 OWN = {Tensor, nn.Parameter}  # no subclass
 CONSTANT = fn.MEASURES | {"__rdiv__"}
 CUTS = frozenset(("detach", "__get__"))  # a getter: x.data
+Attribute = type(Tensor.shape.__get__)  # type: ignore[attr-defined]  # x.shape, x.dtype, …
 
 
 class _Scaled(torch.autograd.Function):
@@ -132,8 +134,8 @@ def norm(rules: Rules, func: Function, args: Args, kwargs: Kwargs) -> Any:
     call = dict(zip(names, args, strict=False)) | kwargs
     x, shape = call["input"], list(call["normalized_shape"])
     eps, weight, bias = call.get("eps"), call.get("weight"), call.get("bias")
-    own = all(t is None or (type(t) in OWN and t.dtype == x.dtype) for t in (weight, bias))
-    if centred and own and type(x) in OWN and (x.is_cuda or x.dtype in {torch.float32, torch.float64}):
+    plain = all(t is None or (type(t) in OWN and t.dtype == x.dtype) for t in (weight, bias))
+    if centred and plain and type(x) in OWN and (x.is_cuda or x.dtype in {torch.float32, torch.float64}):
         with torch.no_grad():
             out, _, spread = torch.native_layer_norm(x, shape, weight, bias, 1e-5 if eps is None else eps)
         return _Centred.apply(x, out, spread, weight, shape)  # type: ignore[no-untyped-call]
@@ -228,7 +230,7 @@ def _held_factor(
     constant: int, made_by: tuple[type, type], rules: Rules, func: Function, args: Args, kwargs: Kwargs
 ) -> Any:
     factors = [args[0], args[1] if len(args) > 1 else kwargs["other"]]
-    if (found := _made_by(*factors)) != made_by and found == made_by[::-1]:
+    if (made := _made_by(*factors)) != made_by and made == made_by[::-1]:
         raise OffPlan  # the factor that an earlier pass held constant is now the other one
     factors[constant] = factors[constant].detach()
     return func(*factors)
@@ -357,16 +359,52 @@ class GradientRules(TorchFunctionMode):
         self.gaps = Gaps()
         self.detached = Notes[bool]()  # made of the input with gradients off, by the model
         self.cut: list[Tensor] = []  # copies of those that were added to what carries relevance: their share is lost
-        self.steps: list[Step] = []  # functions of the model, in their order (run/traced.py)
+        self.steps: list[Step] = []  # functions of the model, in their order
         self.plannable = True
+        self._coming: Iterator[Step] | None = None  # the steps of a plan that are still to come
+        self._lookups: TorchFunctionMode | None = None
+
+    @property
+    def plan(self) -> tuple[Step, ...] | None:
+        """The functions of the pass with their rules; None if something in it has to be looked at each time."""
+        unplanned = self.unruled or self.cut or self.gaps or not self.plannable
+        return None if unplanned or self._coming is not None else tuple(self.steps)
+
+    def expect(self, plan: Sequence[Step] | None, lookups: TorchFunctionMode) -> None:
+        """Apply the rules of an earlier pass step by step; OffPlan if the model does something else.
+
+        lookups: the mode that makes the word embeddings leaves. It is asked only where something is looked up: each
+        further mode costs microseconds per function.
+        """
+        self._coming, self._lookups = None if plan is None else iter(plan), lookups
+
+    def require_done(self) -> None:
+        """Raise OffPlan if a pass ended before its plan."""
+        if self._coming is not None and next(self._coming, None) is not None:
+            raise OffPlan
 
     def __exit__(self, *exc: Any) -> None:
         self.gaps.close()
         super().__exit__(*exc)
 
-    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
-        with self.gaps:
-            return self._ruled(func, args, kwargs or {}) if in_model() else func(*args, **(kwargs or {}))
+    def __torch_function__(self, func: Function, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+        if self._coming is None:
+            with self.gaps:
+                return self._ruled(func, args, kwargs or {}) if in_model() else func(*args, **(kwargs or {}))
+        if type(func) is Attribute:
+            return func(*args)
+        function, rule, carried = next(self._coming, (None, None, None))
+        if func is not function and func != function:
+            if function is None and not in_model():  # the scalar is computed from the answer
+                return func(*args, **(kwargs or {}))
+            raise OffPlan
+        if carried is not None and carried_by(args, kwargs or {}) != carried:  # another rule may hold
+            raise OffPlan
+        if rule is not None:
+            return rule(self, func, args, kwargs or {})
+        if self._lookups is not None and func.__name__ in LOOKUPS:
+            return self._lookups.__torch_function__(func, types, args, kwargs)
+        return func(*args, **kwargs) if kwargs else func(*args)
 
     def functions_without_rule(self, value: Tensor, inputs: Tensor | None = None) -> set[str]:
         """Return those that relevance passes on its way from ``value`` to ``inputs`` (None: to the leaves)."""

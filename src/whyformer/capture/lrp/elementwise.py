@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from whyformer.capture import functions as fn
 from whyformer.capture.functions import Args, Kwargs
+from whyformer.capture.intercept import running_modules
 from whyformer.capture.trail import Notes
 
 # Which tensors are functions, element by element, of one and the same tensor, and which weigh others.
@@ -114,15 +114,8 @@ PIECES = frozenset(("split", "split_with_sizes"))
 
 def scanning_layer() -> nn.Module | None:
     """Return the innermost running module if it is a layer with a state."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if "self" in code.co_varnames or "self" in code.co_freevars or "self" in code.co_cellvars:
-            module = frame.f_locals.get("self")
-            if isinstance(module, nn.Module):
-                return module if any(name in module._parameters for name in DECAYS) else None
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
+    module = next(running_modules(), None)
+    return module if module is not None and any(name in module._parameters for name in DECAYS) else None
 
 
 def constant_pieces(layer: nn.Module, args: Args, kwargs: Kwargs) -> tuple[int, ...]:

@@ -139,10 +139,10 @@ def read(
         scores = mapped.read_streams(whole, run.by_stream(run.readout_BN), run.by_stream(run.keep_BN))
     else:
         scores = mapped.read_row(whole, run.readout_BN, first_query)
-    return Attribution(scores, matrix_BQK=whole, layers_BLQK=kept(run, layers), warnings=warnings)
+    return Attribution(scores, matrix_BQK=whole, layers_BLQK=stacked(run, layers), warnings=warnings)
 
 
-def kept(run: Run, layers: Sequence[AnyBQK]) -> Tensor | None:
+def stacked(run: Run, layers: Sequence[AnyBQK]) -> Tensor | None:
     """Return (B, L, Q, K) maps if ``keep_layers`` is set; a last layer with fewer rows cannot be stacked."""
     return torch.stack(tuple(layers), 1) if run.keep_layers and len({layer.shape for layer in layers}) == 1 else None
 
@@ -201,7 +201,7 @@ def read_layers(run: Run, heads: HeadFusion, layers: Choice, reading: str, strea
             f"{whole.shape[1]} only: use read='row', or layers without the last one."
         )
     scores = _read_whole(run, whole, last, reading)
-    return Attribution(scores, matrix_BQK=whole, layers_BLQK=kept(run, maps) if len(square) == len(maps) else None)
+    return Attribution(scores, matrix_BQK=whole, layers_BLQK=stacked(run, maps) if len(square) == len(maps) else None)
 
 
 def _read_whole(run: Run, whole_BQK: BQK, site: Site, reading: str) -> Tensor:
@@ -245,7 +245,7 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
     rows, batch = (run.rows_run, run.together) if grad else (run.batch.size, run.batch)
     run.asked["logits"] = (0, 0)
     _ = run.readout_BN  # may take passes of its own
-    kept = run.kept if grad else KeptPass()
+    text_pass = run.kept if grad else KeptPass()
     forward, score = partial(run.output.logits, batch), partial(run.scalars, ask=False)
 
     def run_once(plan: Plan | None) -> tuple[Take, Fold, Tensor]:
@@ -256,14 +256,14 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
             run.lost_to_padding(shares.to(run.keep_BN.device).expand(len(run.keep_BN)))
             take(site)
 
-        before = kept.seen(Fold)
+        before = text_pass.seen(Fold)
         role = before or Fold(rows, run.module_names, study.batch_axes, fusion=fusion)
         _prepare(run, role, plan, rows, grad)
         layers = recomputable(run.modality.model) if grad and run.recomputes else []
         shared, ran = rows < run.batch.size, before is not None
         try:
-            with recomputing(layers), kept.used_by(role):
-                logits = folded(forward, role, score, hand_on, shared, ran, kept.more)
+            with recomputing(layers), text_pass.used_by(role):
+                logits = folded(forward, role, score, hand_on, shared, ran, text_pass.more)
         except NotFolded as error:
             raise NotFoldable(
                 "memory='fold': attention of this model comes in a shape that can be had as a whole map only, or "

@@ -269,8 +269,8 @@ def relevance_states(
     def state(stream: str, after: int) -> Rows:
         if (stream, after) in states:
             return states[stream, after]
-        own = eyes[stream]
-        start = {t: own if t == stream else own.new_zeros(*own.shape[:2], eyes[t].shape[1]) for t in schedule.streams}
+        eye = eyes[stream]
+        start = {t: eye if t == stream else eye.new_zeros(*eye.shape[:2], eyes[t].shape[1]) for t in schedule.streams}
         link = schedule.link(stream)
         if link is not None:
             seen = state(link.source, schedule.last(link.source))

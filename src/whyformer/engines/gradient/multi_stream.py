@@ -52,7 +52,7 @@ class MultiStream(InputSpace):
     def logits(self, batch: Batch, points: Tensor) -> Tensor:
         floats, swaps = {}, []
         for stream_input, numbers, dtype in zip(self.stream_inputs, self.split(points), self.dtypes, strict=True):
-            swap = stream_input.swap(batch, partial(lambda given, _: given.clone(), numbers.to(dtype)))
+            swap = stream_input.swap(batch, partial(lambda embedding, _: embedding.clone(), numbers.to(dtype)))
             if swap is None:
                 floats[stream_input.name] = numbers.to(dtype)
             else:

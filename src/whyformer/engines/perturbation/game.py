@@ -1,4 +1,4 @@
-"""One input with only some of its parts there: what the model says then, each variant asked of the model once."""
+"""Games over one input: the model's outputs for variants in which some parts are masked, each of them run once."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ COLUMNS = 3
 
 
 class Game:
-    """Who asks twice, or asks what another asked before, is told what was said then: a variant is run once.
+    """Cache of the model's outputs for variants of one input: each variant is run once.
 
     say: (M, P) present parts → (M, columns): probability and logit of the target, and whether it is the prediction;
     more where ``columns`` says so, or one number alone (:func:`game_of_scores`).

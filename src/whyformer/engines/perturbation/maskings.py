@@ -22,19 +22,19 @@ from whyformer.study import study_of
 
 def attributed(run: Run, m: Method, options: Mapping[str, Any]) -> Attribution:
     """Return what a method says of a batch; with ``maskings``, its mean over that many random maskings."""
-    own = {name: value for name, value in options.items() if name != MASKINGS}
+    others = {name: value for name, value in options.items() if name != MASKINGS}
     count = options.get(MASKINGS)
-    return m.run(run, **own) if count is None else _averaged(run, m, own, count)  # type: ignore[no-any-return]
+    return m.run(run, **others) if count is None else _averaged(run, m, others, count)  # type: ignore[no-any-return]
 
 
 def random_maskings(count: int, parts: int, seed: int) -> Array:
     """(M, P) what each masking keeps: shares spread evenly over (½, 1), each part masked equally often, ± 1."""
     generator = np.random.default_rng([seed, parts])
-    kept, masked = np.ones((count, parts), dtype=bool), np.zeros(parts, dtype=int)
-    for keeps, share in zip(kept, (np.arange(count) + 0.5) / (2 * count), strict=True):
+    stays, masked = np.ones((count, parts), dtype=bool), np.zeros(parts, dtype=int)
+    for keeps, share in zip(stays, (np.arange(count) + 0.5) / (2 * count), strict=True):
         gone = np.lexsort((generator.random(parts), masked))[: round(share * parts)]
         keeps[gone], masked[gone] = False, masked[gone] + 1
-    return kept
+    return stays
 
 
 def _averaged(run: Run, m: Method, options: Mapping[str, Any], count: int) -> Attribution:
@@ -139,13 +139,13 @@ def _of_part(
     run: Run, m: Method, options: Mapping[str, Any], batch: Batch, owners: Array, rows: list[int]
 ) -> list[tuple[Attribution, Array]]:
     """Attributions of some masked inputs, in halves where a batch of them is refused; passes go to their owners."""
-    own = batch.select(rows) if run.attended is None else replace(batch.select(rows), by_input=False)
+    part_batch = batch.select(rows) if run.attended is None else replace(batch.select(rows), by_input=False)
     study = (run.attended or run).study
     if study.by_content:
-        study, _ = study_of(run.modality, own)
+        study, _ = study_of(run.modality, part_batch)
     part = Run(
         run.modality,
-        own,
+        part_batch,
         study,
         target=[run.targets[owner] for owner in owners[rows]],
         scalar=run.scalar,
