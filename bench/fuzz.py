@@ -1,9 +1,9 @@
 """Thousands of calls that make no sense: is each refused by an error of ours, and is everything left as it was?
 
-    python -m bench.fuzz [--calls 3000] [--seed 0] [--area options] [--all]
+    python -m bench.fuzz [--calls 3000] [--seed 0] [--area parameters] [--all]
 
-Nonsense of every kind (wrong types, NaN, numbers out of range, misspelled words, damaged files) goes into every verb,
-option, input, target, method of a result, picture, file and command. A call ends in one of seven ways:
+Nonsense of every kind and hostile objects (bench/fuzz_values.py) go into every verb, option, input, target, model,
+method of a result, picture, file, command and question to the server. A call ends in one of seven ways:
 
     ours      an error of whyformer's own: what was wrong, and what to do
     foreign   an error of torch, transformers or Python itself
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import inspect
 import io
 import json
@@ -35,23 +36,32 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
-from itertools import zip_longest
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any
 
-from bench.fuzz_hostile import HOSTILE
-from bench.fuzz_language import language
-from bench.fuzz_nonsense import (
+from bench.fuzz_values import (
+    ANYTHING,
+    HUGE,
     INF,
+    LANGUAGE,
     NAN,
-    NO_NUMBER,
     NONSENSE,
     Call,
     Thing,
+    broken_cells,
+    broken_configs,
+    broken_outputs,
+    broken_pictures,
+    broken_tensors,
+    broken_texts,
     kind_of,
-    run_command,
+    model_with,
+    objects,
+    odd_pictures,
+    odd_tensors,
+    odd_texts,
     shown,
-    thing,
     with_nonsense,
 )
 
@@ -137,491 +147,438 @@ class Stage:
         }
 
 
-def verbs(stage: Stage) -> Iterator[Call]:
-    import numpy as np
+Doors = dict[str, tuple[Callable[..., Any], dict[str, Any]]]
+
+
+def doors(stage: Stage) -> Doors:
+    """Public functions by name, with arguments that make a short call."""
+    import torch
 
     import whyformer as wf
-    from whyformer import concepts, heads, tables
+    from tests.views import results as made
+    from whyformer import heads, tables, views
 
-    bert, tokenizer, texts = stage.bert, stage.tokenizer, stage.texts
-    labels = [0, 1, 0, 1, 0]
-    given = {"model", "inputs", "processor", "labels", "X", "y", "reference", "test", "class_inputs", "random_sets"}
-    skip = (*given, "self", "rationales", "masks")
-    few = {"occlusion": {}, "random": {}}
-    yield from with_nonsense(
-        "verbs", "explain", partial(wf.explain, bert, texts[0], processor=tokenizer), wf.explain, skip
-    )
-    yield from with_nonsense(
-        "verbs", "Explainer.record", partial(stage.text.record, texts[0]), wf.Explainer.record, skip
-    )
-    yield from with_nonsense(
-        "verbs",
-        "compare",
-        _quick(wf.compare, bert, texts[:2], processor=tokenizer, method=list(few)),
-        wf.compare,
-        skip,
-    )
-    yield from with_nonsense(
-        "verbs", "recommend",
-        _quick(wf.recommend, bert, texts, processor=tokenizer, method=["random"], spaces=()), wf.recommend, skip,
-    )  # fmt: skip
-    yield from with_nonsense(
-        "verbs",
-        "check",
-        _quick(wf.check, bert, texts[:1], processor=tokenizer, checks=["capture_audit"]),
-        wf.check,
-        skip,
-    )
-    for name in ("head_importance", "layer_profile", "roles", "direct_logit", "circuits"):
-        verb = getattr(heads, name)
-        model, inputs = (stage.gpt, stage.ids) if name in ("direct_logit", "circuits") else (bert, texts[:3])
-        how = {"processor": tokenizer} if model is bert else {}
-        left_out = (*skip, "target") if name == "direct_logit" else skip  # of a language model nearly all are words
-        yield from with_nonsense("verbs", name, partial(verb, model, inputs, **how), verb, left_out)
-    how: dict[str, Any] = {"processor": tokenizer}
-    yield from with_nonsense(
-        "verbs",
-        "pruning_curve",
-        partial(heads.pruning_curve, bert, texts, labels, **how),
-        heads.pruning_curve,
-        (*skip, "order"),
-    )
-    for order in ("nonsense", 3, True, NAN, {}, Thing(), [], [(0, 0)], np.zeros((1, 1)), [("a", "b")], [1, 2]):
-        yield Call(
-            "verbs",
-            f"pruning_curve(order={shown(order)})",
-            partial(heads.pruning_curve, bert, texts, labels, order=order, **how),
-        )
-    yield from with_nonsense(
-        "verbs", "learn_gates", _quick(heads.learn_gates, bert, texts, labels, steps=1, **how), heads.learn_gates, skip
-    )
-    yield from with_nonsense("verbs", "induction", partial(heads.induction, stage.gpt), heads.induction, skip)
-    yield from with_nonsense(
-        "verbs", "activation_maximization", _quick(wf.activation_maximization, stage.vit, 0, steps=1),
-        wf.activation_maximization, (*skip, "unit"),
-    )  # fmt: skip
-    for unit in (
-        None,
-        1.5,
-        True,
-        (),
-        ("neuron",),
-        ("neuron", 0),
-        ("neuron", 0, 1.5),
-        ("layer", 99),
-        ("x", 1, 2),
-        {},
-        NAN,
-        99,
-        "nonsense",
-        ("token", 0, 99, 0),
-        ("neuron", "nope", 1),
-    ):
-        yield Call(
-            "verbs",
-            f"activation_maximization(unit={shown(unit)})",
-            partial(wf.activation_maximization, stage.vit, unit, steps=1),
-        )
-    sets = [stage.pictures[:2]] * 2
-    concepts_of: dict[str, Any] = {"layer": 0, "concepts": {"a": stage.pictures[:2]}, "random_sets": sets}
-    concepts_of |= {"class_inputs": stage.pictures[:2], "target": 0, "processor": stage.processor}
-    yield from with_nonsense("verbs", "tcav", _quick(concepts.tcav, stage.vit, **concepts_of), concepts.tcav, skip)
-    yield from with_nonsense(
-        "verbs", "explain_global",
-        _quick(wf.explain_global, stage.table_model, stage.rows[:2], processor=stage.table, method="saliency"),
-        wf.explain_global, skip,
-    )  # fmt: skip
-    yield from with_nonsense(
-        "verbs", "feature_permutation",
-        partial(wf.feature_permutation, stage.table_model, stage.rows, [0, 1] * 3, processor=stage.table),
-        wf.feature_permutation, skip,
-    )  # fmt: skip
-    yield from with_nonsense(
-        "verbs",
-        "row_attention",
-        partial(tables.row_attention, stage.table_model, stage.rows),
-        tables.row_attention,
-        skip,
-    )
-    for verb in (wf.explain, wf.compare, wf.check, wf.recommend, wf.head_importance):
-        for model in (None, 3, "no such model", Thing(), Thing, [], {}, thing, True, texts):
-            yield Call(
-                "models", f"{verb.__name__}(model={shown(model)})", partial(verb, model, texts, processor=tokenizer)
-            )
-        for processor in (3, "bert", Thing(), [], {}, thing, True, stage.processor):
-            yield Call(
-                "models",
-                f"{verb.__name__}(processor={shown(processor)})",
-                partial(verb, bert, texts, processor=processor),
-            )
-        yield Call("verbs", f"{verb.__name__}()", verb)
-        yield Call("verbs", f"{verb.__name__}(model)", partial(verb, bert))
-        yield Call("verbs", f"{verb.__name__}(…, 1, 2, 3)", partial(verb, bert, texts, 1, 2, 3))
+    some, labels = stage.texts, [0, 1, 0, 1, 0]
+    bert: dict[str, Any] = {"model": stage.bert, "processor": stage.tokenizer}
+    two, five = bert | {"inputs": some[:2]}, bert | {"inputs": some}
+    rows: dict[str, Any] = {"model": stage.table_model, "processor": stage.table}
+    writer: dict[str, Any] = {"model": stage.writer, "processor": stage.words}
+    gpt = {"model": stage.gpt, "inputs": stage.ids}
+    cited = {"question": "who ran ?", "documents": {"cats": "The cat sat ."}, "answer": "He ran .", "top": 1}
+    concepts = {"layer": 0, "concepts": {"a": stage.pictures[:2]}, "random_sets": [stage.pictures[:2]] * 2}
+    concepts |= {"class_inputs": stage.pictures[:2], "target": 0}
+    brief = {"epochs": 1, "guide_epochs": 1, "lambdas": (0.1,)}
+    explanation, record = made.explanation(), stage.text.record(some[0])
+    return {
+        "explain": (wf.explain, bert | {"inputs": some[0]}),
+        "Explainer": (wf.Explainer, bert),
+        "Explainer.record": (stage.text.record, {"inputs": some[0]}),
+        "Explainer.estimate": (stage.text.estimate, {"inputs": some[0]}),
+        "compare": (wf.compare, two | {"method": ["random"]}),
+        "recommend": (wf.recommend, five | {"method": ["random"], "spaces": ()}),
+        "check": (wf.check, bert | {"inputs": some[:1], "checks": ["capture_audit"]}),
+        "report": (wf.report, bert | {"inputs": some[0], "method": ["random"], "checks": []}),
+        "head_importance": (wf.head_importance, two),
+        "layer_profile": (heads.layer_profile, two),
+        "roles": (heads.roles, two),
+        "direct_logit": (heads.direct_logit, gpt),
+        "circuits": (heads.circuits, gpt),
+        "induction": (heads.induction, {"model": stage.gpt, "length": 4, "sequences": 1}),
+        "pruning_curve": (heads.pruning_curve, five | {"labels": labels, "points": 1}),
+        "learn_gates": (heads.learn_gates, five | {"labels": labels, "steps": 1}),
+        "activation_maximization": (wf.activation_maximization, {"model": stage.vit, "unit": 0, "steps": 1}),
+        "tcav": (wf.tcav, {"model": stage.vit, "processor": stage.processor} | concepts),
+        "explain_global": (wf.explain_global, rows | {"inputs": stage.rows[:2], "method": "saliency"}),
+        "feature_permutation": (wf.feature_permutation, rows | {"X": stage.rows, "y": [0, 1] * 3, "repeats": 1}),
+        "row_attention": (tables.row_attention, rows | {"inputs": stage.rows}),
+        "retrained_attention": (wf.retrained_attention, five | brief | {"labels": labels}),
+        "cite": (wf.cite, writer | cited),
+        "CompletionServer": (wf.CompletionServer, {"url": stage.server.url}),
+        "ChatServer": (wf.ChatServer, {"url": stage.server.url}),
+        "Explanation.words": (explanation.words, {}),
+        "load": (wf.load, {}),
+        "to_shap": (wf.to_shap, {}),
+        "mark_attention": (wf.mark_attention, {"weights": torch.rand(1, 2, 3, 3), "layout": "b h q k"}),
+        "Table": (wf.Table, {"numerical": ["age"], "categorical": {"sex": ["f", "m"]}}),
+        "views.page": (views.page, {}),
+        "views.side_by_side": (views.side_by_side, {}),
+        **{name: (getattr(views, name), {"record": record}) for name in ("attention_map", "heads_grid")},
+    }
 
 
-def _quick(verb: Callable[..., Any], *args: Any, **usual: Any) -> Callable[..., Any]:
-    """A verb with options that make it short, each of which nonsense may take the place of."""
-    return lambda **named: verb(*args, **(usual | named))
+# Of these, what a parameter wants is not what its name says elsewhere, or anything is fine.
+GIVEN = {"model", "inputs", "processor", "tokenizer", "labels", "X", "y", "reference", "class_inputs", "random_sets"}
+GIVEN |= {"rationales", "masks", "unit", "order", "url", "key", "start", "system", "question", "documents", "answer"}
+GIVEN |= {"lambdas", "validation", "weights", "layout", "numerical", "categorical", "columns", "explanations", "record"}
+WORDS = {"direct_logit": {"target"}, "check": {"cache"}}  # of a language model nearly all targets are words
+UNCHECKED = {"load", "to_shap", "Table", "views.page", "views.side_by_side", "attention_map", "heads_grid", "report"}
 
 
-def options(stage: Stage) -> Iterator[Call]:
+def optional(stage: Stage) -> Iterator[tuple[str, Callable[..., Any], str, Any]]:
+    """Options of methods, metrics and checks: a name, what takes the option by its name, the option, its default."""
     import whyformer as wf
     from whyformer.checks.check import CHECKS
 
+    two = {"model": stage.bert, "inputs": stage.texts[:2], "processor": stage.tokenizer}
     for name, method in wf.list_methods().items():
-        explainer, one = (
-            (stage.image, stage.picture) if name in ("vit_cx", "grad_cam") else (stage.text, stage.texts[0])
-        )
-        call = partial(explainer.explain, one, method=name)
-        yield from with_nonsense(
-            "options", name, call, method.run, ("run", "baseline", "keep_special", "distance", "at_most")
-        )
-        for option, values in {
-            "baseline": ("nonsense", True, {}, [], Thing(), b"x", [1.0], 1j, {"text": 3}),
-            "keep_special": ("yes", 3, 1.5, NAN, [1.5], ["a"], {}, Thing(), None),
-            "distance": ("nonsense", 3, True, NAN, [], {}, Thing()),
-        }.items():
-            if option in method.options:
-                for value in values:
-                    yield Call("options", f"{name}({option}={shown(value)})", partial(call, **{option: value}))
+        picture = name in ("vit_cx", "grad_cam")
+        explainer, one = (stage.image, stage.picture) if picture else (stage.text, stage.texts[0])
+        known = inspect.signature(method.run).parameters
+        for option in sorted(method.options.keys() - {"baseline", "keep_special", "distance", "at_most"}):
+            default = known[option].default if option in known else None
+            yield name, partial(explainer.explain, one, method=name), option, default
     for name, metric in wf.list_metrics().items():
-        if metric.needs & {"rationale", "region"}:
-            continue
-        for option, parameter in metric.options.items():
-            for value in NONSENSE[kind_of(option, parameter.default) or "word"]:
-                metrics = {name: {option: value}}
-                judged = partial(wf.compare, stage.bert, stage.texts[:2], processor=stage.tokenizer, method=["random"])
-                words = f"compare(metric={name}({option}={shown(value)}))"
-                yield Call("options", words, partial(judged, metric=metrics))
+        for option, parameter in {} if metric.needs & {"rationale", "region"} else metric.options.items():
+            compared = partial(wf.compare, **two, method=["random"])
+            yield name, _within(compared, "metric", name), option, parameter.default
     for name, check in CHECKS.items():
         for option, parameter in inspect.signature(check).parameters.items():
-            kind = kind_of(option, parameter.default)
-            if parameter.kind is parameter.KEYWORD_ONLY and kind:
-                for value in NONSENSE[kind]:
-                    checks = {name: {option: value}}
-                    yield Call(
-                        "options", f"check(checks={name}({option}={shown(value)}))",
-                        partial(wf.check, stage.bert, stage.texts[:1], processor=stage.tokenizer, checks=checks),
-                    )  # fmt: skip
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                checked = partial(wf.check, **two | {"inputs": stage.texts[:1]})
+                yield name, _within(checked, "checks", name), option, parameter.default
+
+
+def _within(verb: Callable[..., Any], argument: str, name: str) -> Callable[..., Any]:
+    return lambda **options: verb(**{argument: {name: options}})
+
+
+def parameters(stage: Stage) -> Iterator[Call]:
+    """Each parameter of each verb, method, metric and check with nonsense of what it wants."""
+    for name, (function, usual) in doors(stage).items():
+        if name not in UNCHECKED:
+            skip = tuple(GIVEN | WORDS.get(name, set()))
+            yield from with_nonsense("parameters", name, partial(function, **usual), function, skip)
+    for name, call, option, default in optional(stage):
+        for value in NONSENSE.get(kind_of(option, default) or "", ()):
+            yield Call("parameters", f"{name}({option}={shown(value)})", partial(call, **{option: value}))
+
+
+def objects_everywhere(stage: Stage) -> Iterator[Call]:
+    """Each hostile object for each parameter and option."""
+    for name, (function, usual) in doors(stage).items():
+        for parameter, described in inspect.signature(function).parameters.items():
+            for kind, value in objects() if described.kind is not described.VAR_KEYWORD else ():
+                if kind in ("long list", "long range", "megabyte") and parameter in ("inputs", "X", "documents"):
+                    continue  # much work, and rightly
+                call = partial(_quietly, function, usual | {parameter: value})
+                yield Call("objects", f"{name}({parameter}: {kind})", call, either=True)
+    for name, call, option, _ in optional(stage):
+        for kind, value in objects():
+            yield Call("objects", f"{name}({option}: {kind})", partial(call, **{option: value}), either=True)
+
+
+def _quietly(function: Callable[..., Any], named: dict[str, Any]) -> Any:
+    with contextlib.redirect_stdout(io.StringIO()):
+        return function(**named)
 
 
 def inputs(stage: Stage) -> Iterator[Call]:
+    """Inputs of each kind that are none, or broken; and models, processors and targets."""
     import numpy as np
+    import pandas as pd
     import torch
-    from PIL import Image
 
     import whyformer as wf
 
-    anything: tuple[Any, ...] = (
-        None,
-        3,
-        1.7,
-        NAN,
-        True,
-        b"x",
-        1j,
-        {},
-        [],
-        (),
-        set(),
-        Thing(),
-        Thing,
-        thing,
-        [None],
-        [3],
-        [[]],
-        [{}],
-        {"a": 1},
-    )
-    ids = torch.tensor([[2, 6, 7, 8, 3]])
-    mask = torch.ones_like(ids)
-    texts: list[Any] = [
-        *anything, "", "  ", "\n", [""], ["a", ""], ["a", 3], ["a", None], {"text": "i like it"}, [{"text": "x"}],
-        ("a", "b", "c"), ["a", ["b", 3]], {"a", "b"}, np.array([1.0, 2.0]), np.zeros((2, 2)), b"i like it",
-        {"input_ids": [[2, 6, 3]]}, {"input_ids": np.array([[2, 6, 3]])},
-        torch.zeros(1, 0, dtype=torch.long), torch.zeros(0, 5, dtype=torch.long), ids[0], ids[None],
-        {"input_ids": ids.float()}, {"input_ids": ids.to(torch.complex64)}, {"input_ids": ids.bool()},
-        {"input_ids": -ids}, {"input_ids": ids + 1000}, {"input_ids": ids.repeat(1, 9)},
-        {"input_ids": ids, "attention_mask": mask[:, :3]}, {"input_ids": ids, "attention_mask": mask * 0},
-        {"input_ids": ids, "attention_mask": mask * NAN}, {"input_ids": ids, "attention_mask": mask.repeat(2, 1)},
-        {"input_ids": ids, "attention_masks": mask}, {"inputs": ids}, {"input_ids": ids, "past_key_values": 3},
-        {"input_ids": ids, "token_type_ids": mask * 99}, {"input_ids": ids, "attention_mask": mask.to(torch.complex64)},
-    ]  # fmt: skip
-    pixels = torch.rand(1, 3, 32, 32)
-    pictures: list[Any] = [
-        *anything, "nowhere.png", stage.folder, stage.folder / "tokenizer" / "vocab.txt", Image.new("RGB", (0, 5)),
-        Image.new("RGB", (5, 0)), Image.new("F", (4, 4)), [Image.new("RGB", (0, 0))], np.full((32, 32, 3), 2.5),
-        np.zeros((32, 32, 3), bool), np.zeros((0, 0, 3), np.uint8), pixels[0], pixels[:, :1], pixels[:, :, :0],
-        pixels.to(torch.complex64), pixels > 0.5, pixels * NAN, pixels * INF, pixels[:0], pixels[:, :, :5, :5],
-        {"pixel_values": pixels.long()}, {"pixels": pixels}, {"pixel_values": 3}, [pixels, "a"], pixels.flatten(),
-        {"pixel_values": pixels, "bool_masked_pos": 3, "nonsense": pixels}, "", "\0",
-    ]  # fmt: skip
-    sound = stage.sound
-    sounds: list[Any] = [
-        *anything, "nowhere.wav", stage.folder, sound[:0], sound[None], sound > 0, sound.astype(complex), sound * NAN,
-        np.array(["a", "b"]), (sound, 8000), (sound, "16000"), (sound, NAN), (sound, True), (sound, 16000, 1),
-        [sound, "a"], torch.from_numpy(sound)[None].to(torch.complex64), torch.from_numpy(sound)[None] > 0,
-        torch.from_numpy(sound)[None] * NAN, torch.zeros(1, 0), {"input_values": 3}, np.array([], dtype=object), "",
-    ]  # fmt: skip
-    row = stage.rows[0]
-    today = np.datetime64("2024-01-01")
-    rows: list[Any] = [
-        *anything, {**row, "age": NAN}, {**row, "age": INF}, {**row, "age": "old"}, {**row, "age": None},
-        {**row, "age": today}, {**row, "age": 1j}, {**row, "age": [1]}, {**row, "work": "nonsense"}, {**row, "work": 3},
-        {**row, "work": NAN}, {**row, "work": [1]}, {k: v for k, v in row.items() if k != "age"}, {**row, "extra": 1},
-        [row, {}], [row, 3], np.zeros((2, 3)), np.zeros((2, 5)), np.zeros((2, 2, 2)), np.zeros(0), [[1, 2, 3]], "age",
-        [["a"] * 5], {k: [] for k in row}, {**{k: [v] for k, v in row.items()}, "age": [1, 2]},
-        {"numerical": torch.zeros(1, 2), "categorical": torch.zeros(1, 2).long()},
-        {"numerical": torch.zeros(1, 3) * NAN, "categorical": torch.zeros(1, 2).long()},
-        {"numerical": torch.zeros(1, 3), "categorical": torch.ones(1, 2).long() * 99},
-        {"numerical": torch.zeros(1, 3).to(torch.complex64), "categorical": torch.zeros(1, 2).long()},
-        {"numerical": torch.zeros(1, 3)}, {**row, "age": np.timedelta64(3, "D")},
-    ]  # fmt: skip
-    several = [
-        ("text", stage.text, texts, ("generic_attention", "occlusion", "saliency")),
-        ("image", stage.image, pictures, ("generic_attention", "occlusion", "saliency")),
-        ("sound", stage.audio, sounds, ("generic_attention", "saliency")),
-        ("row", stage.columns, rows, ("generic_attention", "saliency", "occlusion")),
-    ]
-    for kind, explainer, wrong, methods in several:
-        for number, value in enumerate(wrong):
-            for method in methods:
-                words = f"explain({kind} {number}: {shown(value)}, method={method})"
-                yield Call("inputs", words, partial(explainer.explain, value, method=method))
-            yield Call(
-                "inputs",
-                f"head_importance({kind} {number}: {shown(value)})",
-                partial(wf.head_importance, explainer.model, value, processor=explainer.processor),
-            )
-            yield Call("inputs", f"record({kind} {number}: {shown(value)})", partial(explainer.record, value))
-    for name in (
-        "numerical",
-        "categorical",
-        "columns",
-        "classes",
-        "first_code",
-        "tokens",
-        "call",
-        "reference",
-        "preprocess",
-    ):
-        for value in ("nonsense", 3.5, NAN, Thing(), b"x", 1j, {"age": 3}, [["a"]]):
-            usual: dict[str, Any] = {"numerical": ["age"], "categorical": {"sex": ["f", "m"]}}
-            if (name, shown(value)) in {("classes", "[['a']]"), ("call", "<Thing>")}:
-                continue
-            yield Call("inputs", f"Table({name}={shown(value)})", partial(wf.Table, **(usual | {name: value})))
+    ids, pixels, row, sound = torch.tensor([[2, 6, 7, 8, 3]]), torch.rand(1, 3, 32, 32), stage.rows[0], stage.sound
+    wave = torch.from_numpy(sound)[None]
+    by_name: dict[str, tuple[wf.Explainer, Any, list[tuple[str, Any]]]] = {
+        "text": (stage.text, stage.texts[0], [
+            *((shown(v), v) for v in ("", "  ", [""], ["a", ""], ["a", 3], ("a", "b", "c"), {"a", "b"}, b"i like it")),
+            *((shown(v), v) for v in (np.zeros((2, 2)), ids[0][:0], {"input_ids": [[2, 6, 3]]}, {"inputs": ids})),
+            *broken_texts(stage.texts[0]), *((f"ids {kind}", {"input_ids": t}) for kind, t in broken_tensors(ids)),
+            ("ids out of range", {"input_ids": ids + 1000}),
+            ("an empty mask", {"input_ids": ids, "attention_mask": 0 * ids}),
+        ]),
+        "picture": (stage.image, stage.picture, [
+            *((shown(v), v) for v in ("nowhere.png", stage.folder, np.full((32, 32, 3), 2.5), pixels.flatten(), "")),
+            *(pair for pair in broken_pictures(stage.picture, stage.folder) if not pair[0].endswith("file")),
+            *((f"pixels {kind}", t) for kind, t in broken_tensors(pixels)), ("grey", pixels[:, :1]),
+        ]),
+        "sound": (stage.audio, sound, [
+            *((shown(v), v) for v in ("nowhere.wav", sound[:0], sound > 0, sound * NAN, (sound, 8000), (sound, "a"))),
+            *((f"wave {kind}", t) for kind, t in broken_tensors(wave)),
+        ]),
+        "row": (stage.columns, row, [
+            *((f"age {shown(v)}", {**row, "age": v}) for v in (NAN, INF, "old", None, 1j, [1])),
+            *((f"work {shown(v)}", {**row, "work": v}) for v in ("nonsense", 3, NAN, [1])),
+            ("extra", {**row, "more": 1}), ("no age", {"work": "private"}),
+            ("an array", np.zeros((2, 3))), ("a name", "age"), ("one tensor", {"numerical": torch.zeros(1, 3)}),
+        ]),
+    }  # fmt: skip
+    for kind, (explainer, one, wrong) in by_name.items():
+        verbs = {f"explain, {m}": partial(explainer.explain, method=m) for m in ("generic_attention", "saliency")}
+        verbs |= {"record": explainer.record}
+        for (words, value), (verb, call) in product([*((shown(v), v) for v in ANYTHING), *wrong], verbs.items()):
+            yield Call("inputs", f"{verb}({kind}: {words})", partial(call, value))
+        targets = (*NONSENSE["target"], wf.Target(99), wf.Target(0, versus=99), wf.Target(-99))
+        for target, method in product(
+            () if kind == "sound" else targets, ("generic_attention", "saliency", "occlusion")
+        ):
+            words = f"explain({kind}, target={shown(target)}, method={method})"
+            yield Call("inputs", words, partial(explainer.explain, one, target=target, method=method))
+    odd = [(stage.text, pair) for pair in (*odd_texts(stage.texts[0]), *odd_tensors(ids))]
+    odd += [(stage.image, pair) for pair in (*odd_pictures(stage.picture), *odd_tensors(pixels))]
+    for column, (kind, value) in product(("age", "work"), broken_cells()):
+        odd += [(stage.columns, (f"{column}={kind}", {**row, column: value}))]
+        with contextlib.suppress(Exception):  # where pandas itself refuses a cell, nothing of ours is called
+            odd += [(stage.columns, (f"frame, {column}={kind}", pd.DataFrame([row, {**row, column: value}])))]
+    for explainer, (kind, value) in odd:
+        yield Call("inputs", f"explain({kind})", partial(explainer.explain, value), either=True)
+    for verb in (wf.explain, wf.compare, wf.check, wf.recommend, wf.head_importance):
+        for model in (None, 3, "no such model", Thing(), Thing, [], {}, len, True):
+            call = partial(verb, model, stage.texts, processor=stage.tokenizer)
+            yield Call("inputs", f"{verb.__name__}(model={shown(model)})", call)
+        for processor in (3, "bert", Thing(), [], {}, len, True, stage.processor):
+            call = partial(verb, stage.bert, stage.texts, processor=processor)
+            yield Call("inputs", f"{verb.__name__}(processor={shown(processor)})", call)
+        yield Call("inputs", f"{verb.__name__}()", verb)
+        yield Call("inputs", f"{verb.__name__}(…, 1, 2, 3)", partial(verb, stage.bert, stage.texts, 1, 2, 3))
 
 
-def targets(stage: Stage) -> Iterator[Call]:
+def models(stage: Stage) -> Iterator[Call]:
+    """Models that return something else than logits, and configs with wrong entries."""
     import whyformer as wf
 
-    several = [
-        ("text", stage.text, stage.texts[0]),
-        ("image", stage.image, stage.picture),
-        ("row", stage.columns, stage.rows[0]),
-    ]
-    for kind, explainer, one in several:
-        for target in (*NONSENSE["target"], wf.Target(99), wf.Target(0, versus=99), wf.Target(-99)):
-            for method in ("generic_attention", "saliency", "occlusion"):
-                yield Call(
-                    "targets",
-                    f"explain({kind}, target={shown(target)}, method={method})",
-                    partial(explainer.explain, one, target=target, method=method),
-                )
-            yield Call(
-                "targets",
-                f"record({kind}, target={shown(target)})",
-                partial(explainer.record, one, grad=True, target=target),
-            )
+    verbs: dict[str, Callable[..., Any]] = {
+        **{f"explain, {m}": partial(wf.explain, method=m) for m in (None, "occlusion", "attn_lrp")},
+        "check": partial(wf.check, checks=["capture_audit", "class_dependence"]),
+        "compare": partial(wf.compare, method=["random"]),
+        "head_importance": wf.head_importance,
+    }
+
+    def returning(verb: Callable[..., Any], change: Callable[[Any], Any]) -> Any:
+        return verb(model_with(stage.bert, change), stage.texts[:2], processor=stage.tokenizer)
+
+    def configured(verb: Callable[..., Any], name: str, value: Any) -> Any:
+        model = copy.deepcopy(stage.bert)
+        object.__setattr__(model.config, name, value)
+        return verb(model, stage.texts[:2], processor=stage.tokenizer)
+
+    for (name, verb), (kind, change) in product(verbs.items(), broken_outputs()):
+        yield Call("models", f"{name}(model that returns {kind})", partial(returning, verb, change), either=True)
+    for (name, verb), (entry, value) in product(verbs.items(), broken_configs()):
+        words = f"{name}(config.{entry}={shown(value)})"
+        yield Call("models", words, partial(configured, verb, entry, value), either=True)
+
+
+def language(stage: Stage) -> Iterator[Call]:
+    """What only language models and servers are asked."""
+    import whyformer as wf
+
+    prompt, answer = "the capital of france is", "paris . it was big"
+    server, pair = wf.CompletionServer(stage.server.url, "tiny"), ("The capital of France is", " Paris")
+    of_model = partial(wf.explain, stage.writer, processor=stage.words)
+    asked: dict[str, Callable[..., Any]] = {
+        "explain prompt": partial(of_model, prompt),
+        "explain answer": partial(of_model, (prompt, answer)),
+        "explain server": partial(wf.explain, server, pair, method="occlusion"),
+        "cite": partial(_cited, stage),
+        "CompletionServer": partial(wf.CompletionServer, stage.server.url),
+    }
+    for (name, parameter), values in LANGUAGE.items():
+        for value in values:
+            words = f"{name}({parameter}={shown(value)})"
+            yield Call("language", words, partial(asked[name], **{parameter: value}))
+    for value in LANGUAGE["explain server", "answers"]:
+        yield Call("language", f"explain({shown(value)})", partial(of_model, value))
+    elsewhere = {"text": (stage.text, stage.texts[0]), "image": (stage.image, stage.picture)}
+    for name, (explainer, one) in (elsewhere | {"row": (stage.columns, stage.rows[0])}).items():
+        for wish in ({"generate": 2}, {"span": True}, {"choices": ["yes"]}, {"one_pass": True}, {"first_token": False}):
+            yield Call("language", f"explain {name}({shown(wish)})", partial(explainer.explain, one, **wish))
+    replies = {"nan": [NAN], "positive": [2.0], "none": [], "text": ["-1.0x"], "None": None, "objects": [Thing()]}
+    for name, reply in replies.items():
+        function = partial(_replying, reply)
+        yield Call("language", f"explain(function that says {name})", partial(wf.explain, function, pair))
+
+
+def _cited(stage: Stage, **named: Any) -> Any:
+    import whyformer as wf
+
+    usual = {"question": "who ran home ?", "documents": {"dogs": "The big red dog ran home ."}, "answer": "He ran ."}
+    return wf.cite(stage.writer, **usual | {"processor": stage.words, "top": 1} | named)
+
+
+def _replying(reply: Any, prompts: Any, answers: Any) -> Any:
+    return reply * len(prompts) if isinstance(reply, list) and len(reply) == 1 else reply
 
 
 def results(stage: Stage) -> Iterator[Call]:
+    """Methods of results and views; saved results, damaged or with numbers that are none."""
     import whyformer as wf
     from tests.views import results as made
     from tests.views import samples
     from whyformer import views
 
-    text, image = made.explanation(), samples.image()
-    record = stage.text.record(stage.texts[0])
-    kinds = [make() for make in made.ALL.values()]
-    for result in kinds:
-        name = type(result).__name__
-        for path in (
-            *NONSENSE["path"],
-            "x.gif",
-            "noending",
-            stage.folder / "no" / "x.json",
-            stage.folder,
-            "/dev/null/x.json",
-            "x" * 300 + ".json",
-        ):
-            yield Call("results", f"{name}.save({shown(path)})", partial(result.save, path))
-        for door in (result.show, result.to_html, result.view, result.plot):
-            for more in ({"unknown": 1}, {"by": 3}, {"most": -1}, {"index": "a"}):
-                yield Call("views", f"{name}.{door.__name__}({more})", partial(door, **more))
-            yield Call("views", f"{name}.{door.__name__}(…, 7 values)", partial(door, *range(7)))
-    yield from with_nonsense("results", "Explanation.words", text.words, wf.Explanation.words, ("self",))
-    for value in NONSENSE["word"]:
-        yield Call("results", f"Explanation.words({shown(value)})", partial(text.words, value))
-        yield Call("results", f"CheckUp.of({shown(value)})", partial(made.check_up().of, value))
-        yield Call("results", f"heatmap(interpolation={shown(value)})", partial(image.heatmap, interpolation=value))
-        yield Call("results", f"Comparison[{shown(value)}]", partial(made.comparison().__getitem__, value))
-    for value in NONSENSE["truth"]:
-        yield Call("results", f"Explanation.ranked({shown(value)})", partial(text.ranked, value))
-    for value in NONSENSE["pair"]:
-        yield Call("results", f"heatmap({shown(value)})", partial(image.heatmap, value))
-    for value in (None, 3, "x", [], [3], {}, Thing(), [text, 3], record):
-        yield Call("results", f"to_shap({shown(value)})", partial(wf.to_shap, value))
-        yield Call("views", f"view_of({shown(value)})", partial(views.view_of, value))
-        yield Call("views", f"side_by_side({shown(value)})", partial(views.side_by_side, value))
-        if value not in ([], {}):
-            yield Call("views", f"page({shown(value)})", partial(views.page, value))
-        yield Call("views", f"relevance_map({shown(value)})", partial(views.relevance_map, value))
-        yield Call("views", f"table_map({shown(value)})", partial(views.table_map, value))
-        if value is not record:
-            for view in (views.attention_map, views.heads_grid, views.attention_streams):
-                yield Call("views", f"{view.__name__}({shown(value)})", partial(view, value))
-    for view in (views.attention_map, views.heads_grid, views.attention_streams):
-        for parameter in inspect.signature(view).parameters:
-            for value in {
-                "site": NONSENSE["place"],
-                "row": NONSENSE["place"],
-                "layer": NONSENSE["place"],
-                "head": NONSENSE["layer"],
-                "sites": NONSENSE["list"],
-                "labels": (3, NAN, True, Thing(), 1j),
-            }.get(parameter, ()):
-                yield Call(
-                    "views", f"{view.__name__}({parameter}={shown(value)})", partial(view, record, **{parameter: value})
-                )
-    for parameter, values in {
-        "image": ("nowhere.png", 3, Thing(), {}, 1j),
-        "query": NONSENSE["place"],
-        "site": NONSENSE["place"],
-        "row": NONSENSE["place"],
-        "units": (3, None, "x", text),
-    }.items():
-        for value in values:
-            usual: dict[str, Any] = {"units": image}
-            yield Call(
-                "views",
-                f"heads_over_image({parameter}={shown(value)})",
-                partial(views.heads_over_image, stage.image.record(stage.picture), **(usual | {parameter: value})),
-            )
-    for parameter, values in {
-        "image": ("nowhere.png", 3, Thing(), {}, 1j, NAN),
-        "by": NONSENSE["word"],
-        "most": (*NO_NUMBER, 0, -1, 1.7),
-        "title": (3, NAN, True, [], Thing()),
-    }.items():
-        for value in values:
-            for result in (text, image):
-                yield Call(
-                    "views",
-                    f"{result.method}.to_html({parameter}={shown(value)})",
-                    partial(result.to_html, **{parameter: value}),
-                )
-    for value in (*NONSENSE["path"], "nowhere.json", stage.folder, "/dev/null/x.json", "x" * 300):
-        yield Call("files", f"load({shown(value)})", partial(wf.load, value))
-        yield Call("files", f"Explanation.load({shown(value)})", partial(wf.Explanation.load, value))
-        yield Call("files", f"tables.load_model({shown(value)})", partial(_load_model, value))
-    yield from files(stage, kinds)
-
-
-def _load_model(path: Any) -> Any:
-    from whyformer.tables.table_results import load_model
-
-    return load_model(path)
-
-
-def files(stage: Stage, kinds: list[Any]) -> Iterator[Call]:
-    """Saved results, damaged."""
-    import whyformer as wf
-
-    draw = random.Random(0)
-    folder = stage.folder / "damaged"
+    folder, draw = stage.folder / "damaged", random.Random(0)
     folder.mkdir(exist_ok=True)
-    for number, result in enumerate(kinds):
+    paths = (*NONSENSE["path"], "noending", stage.folder, "/dev/null/x.json", "x" * 300 + ".json")
+    for number, make in enumerate(made.ALL.values()):
+        result = make()
+        name = type(result).__name__
+        for path in paths:
+            yield Call("results", f"{name}.save({shown(path)})", partial(result.save, path))
+        for door, more in product(
+            (result.show, result.to_html, result.plot), ({"unknown": 1}, {"by": 3}, {"most": -1})
+        ):
+            yield Call("results", f"{name}.{door.__name__}({more})", partial(door, **more))
         for ending in (".json", ".npz"):
             whole = result.save(folder / f"{number}{ending}").read_bytes()
-            damages = {
-                "cut": whole[: len(whole) // 2],
-                "empty": b"",
-                "one byte": whole[:1],
-                "other": b"\x00\xff" * 50,
-                "null": b"null",
-                "list": b"[1, 2]",
-                "deep": b"[" * 100_000,
-            }
+            damages = {"cut": whole[: len(whole) // 2], "empty": b"", "other": b"\x00\xff" * 50, "deep": b"[" * 100_000}
             if ending == ".json":
                 plain = json.loads(whole)
-                names = [k for k in plain if k not in ("format", "what")]
-                for _ in range(4):
-                    name = draw.choice(names)
-                    damages[f"no {name}"] = json.dumps(
-                        {k: v for k, v in plain.items() if k in ("format", "what")}
-                    ).encode()
-                    if isinstance(plain[name], (list, dict)) and plain[name]:
-                        damages[f"{name} is 3"] = json.dumps({**plain, name: 3}).encode()
-                damages["another format"] = json.dumps({**plain, "format": 99}).encode()
-                damages["unknown field"] = json.dumps({**plain, "nonsense": 1}).encode()
-                damages["of another kind"] = json.dumps({**plain, "what": "nonsense"}).encode()
+                key = draw.choice([k for k, v in plain.items() if k not in ("format", "what") and v])
+                for words, change in {"format": {"format": 99}, "unknown": {"no": 1}, "what": {"what": "x"}}.items():
+                    damages[words] = json.dumps(plain | change).encode()
+                damages[f"no {key}"] = json.dumps({k: v for k, v in plain.items() if k != key}).encode()
             for damage, content in damages.items():
-                path = folder / f"{number}-{''.join(c if c.isalnum() else '_' for c in damage)}{ending}"
+                path = folder / f"{number}-{damage.replace(' ', '_')}{ending}"
                 path.write_bytes(content)
-                yield Call("files", f"load({type(result).__name__}{ending}, {damage})", partial(wf.load, path))
+                yield Call("results", f"load({name}{ending}, {damage})", partial(wf.load, path))
+    text, image = made.explanation(), samples.image()
+    doors: dict[str, tuple[Callable[..., Any], str]] = {
+        "Explanation.words": (text.words, "word"),
+        "Comparison[]": (made.comparison().__getitem__, "word"),
+        "Explanation.ranked": (text.ranked, "truth"),
+        "heatmap": (image.heatmap, "pair"),
+        "load": (wf.load, "path"),
+    }
+    for name, (call, kind) in doors.items():
+        for value in NONSENSE[kind]:
+            yield Call("results", f"{name}({shown(value)})", partial(call, value))
+    for value, view in product((None, 3, "x", [3], Thing()), (views.view_of, views.side_by_side, views.page)):
+        yield Call("results", f"{view.__name__}({shown(value)})", partial(view, value))
+    plain = json.loads(text.save(folder / "whole.json").read_text())
+    for place, value in product(_numbers(plain), (None, "inf", "nan", True, "3", [], HUGE)):
+        path = folder / f"{'-'.join(map(str, place))}-{str(value)[:5]}.json"
+        path.write_text(json.dumps(_replaced(plain, place, value)))
+        words = f"load({'.'.join(map(str, place))}={str(value)[:9]})"
+        yield Call("results", words, partial(_loaded, path), either=place[0] not in ("scores", "value"))
+
+
+def _loaded(path: Path) -> Any:
+    """A warning counts as an error: it is what the user is told."""
+    import whyformer as wf
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        result = wf.load(path)
+    if heard:
+        raise wf.errors.WhyformerError(str(heard[0].message))
+    return result
+
+
+def _numbers(plain: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where numbers are; of a list, the first alone."""
+    if isinstance(plain, dict):
+        for key, part in plain.items():
+            yield from _numbers(part, (*place, key))
+    elif isinstance(plain, list) and plain:
+        yield from _numbers(plain[0], (*place, 0))
+    elif isinstance(plain, (int, float)) and not isinstance(plain, bool):
+        yield place
+
+
+def _replaced(plain: Any, place: tuple[Any, ...], value: Any) -> Any:
+    if not place:
+        return value
+    changed = plain.copy()
+    changed[place[0]] = _replaced(plain[place[0]] if place[1:] else None, place[1:], value)
+    return changed
 
 
 def commands(stage: Stage) -> Iterator[Call]:
+    """Numbers and words of the command line: wrong ones, and some that Python reads in another way than people do."""
     stage.bert.save_pretrained(stage.folder / "bert")
     stage.tokenizer.save_pretrained(stage.folder / "bert")
-    model = ("--model", str(stage.folder / "bert"))
-    text = "i like it"
+    model, text = ("--model", str(stage.folder / "bert")), "i like it"
     wrong: list[tuple[str, ...]] = [
-        ("explain",), ("explain", "text"), ("nonsense",), ("--nonsense",),
-        ("explain", "image", "nowhere.png", *model), ("explain", "table", "nowhere.csv", *model),
-        ("capture", "--model", "nowhere/"), ("methods", "nonsense"), ("metrics", "nonsense"),
-        ("demo", "--out", "/dev/null/x.html"), ("heads", text, *model, "--what", "nonsense"),
+        ("explain",), ("explain", "text"), ("nonsense",), ("explain", "image", "nowhere.png", *model),
+        ("explain", "table", "nowhere.csv", *model), ("capture", "--model", "nowhere/"), ("methods", "nonsense"),
     ]  # fmt: skip
-    numbers = ("-1", "1.5", "nan", "inf", "x", "")
-    for command in (
-        ("explain", "text", text),
-        ("compare", text),
-        ("recommend", text),
-        ("check", text),
-        ("heads", text),
-    ):
-        for option in ("--seed", "--batch-size"):
-            wrong += [(*command, *model, option, number) for number in numbers]
-        wrong += [
-            (*command, *model, "--batch-size", "0"),
-            (*command, *model, "--nonsense"),
-            (*command, *model, "--model", ""),
-        ]
-        wrong += [(*command, *model, "--target", target) for target in ("nonsense", "99", "-99", "1.7", "True")]
-        wrong += [(*command, *model, "--out", out) for out in ("x.gif", "/dev/null/x.html", "", "no/such/x.html")]
-        wrong += [(*command[:-1], word, *model) for word in ("", " ")]
-    for value in (
-        "steps=0",
-        "steps=nan",
-        "steps=1.5",
-        "steps='a'",
-        "steps=[1]",
-        "=3",
-        "steps",
-        "nonsense=1",
-        "memory_mb=-1",
-    ):
+    verbs = (("explain", "text"), ("compare",), ("recommend",), ("check",), ("heads",))
+    bad = {"--seed": ("-1", "1.5", "nan", "x", ""), "--batch-size": ("-1", "0", "1.5", "inf", "x")}
+    bad |= {"--target": ("nonsense", "99", "1.7"), "--out": ("x.gif", "/dev/null/x.html", ""), "--nonsense": ("1",)}
+    for verb, (option, values) in product(verbs, bad.items()):
+        wrong += [(*verb, text, *model, option, value) for value in values]
+    for value in ("steps=0", "steps=nan", "steps='a'", "=3", "steps", "nonsense=1", "memory_mb=-1"):
         wrong.append(("explain", "text", text, *model, "-m", "integrated_gradients", "-o", value))
-    for value in ("heads=7", "heads=[]", "heads=True", "layers=1.5", "read=rows", "layers=None", "heads={}"):
-        wrong.append(("explain", "text", text, *model, "-m", "raw_attention", "-o", value))
     for arguments in wrong:
         yield Call("commands", " ".join(("whyformer", *arguments)), partial(run_command, arguments))
+    values = ("²", "٣٤", "--5", "-", "1_0", "0x1", "1e400", "\ud83d", "+1", "-0", "9" * 5000, "∞", "\0", "a:b", "None")
+    options = ("--target", "--seed", "--batch-size", "--method", "--out", "--layer", "--top", "-o")
+    for verb, option, value in product(verbs, options, values):
+        line = (
+            *verb,
+            text,
+            *model,
+            f"{option}={value}" if option.startswith("--") else option,
+            *([value] * (option == "-o")),
+        )
+        yield Call("commands", " ".join(map(shown, line)), partial(run_command, line), either=True)
+
+
+def run_command(arguments: tuple[str, ...]) -> None:
+    """Exit codes 1 and 2 are refusals in the command's own words."""
+    from typer.testing import CliRunner
+
+    from whyformer.cli.main import app
+    from whyformer.errors import WhyformerError
+
+    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    if result.exit_code:
+        raise WhyformerError(result.stderr)
+
+
+def posts(stage: Stage) -> Iterator[Call]:
+    """Questions to the server, as JSON: every field of a good one with every value that JSON can hold."""
+    from tests.serve.served import asked, client, served
+
+    whole = served("text", "language", "table")
+    stage.doors.callback(whole.jobs.close)
+    ask = client(whole, raise_server_exceptions=True)
+    row = {"model": "table", "input": {"row": {"age": 39, "workclass": "Private"}}, "wait": 60}
+    values = (
+        "null", "true", "-1", "1.5", "1e400", "NaN", "1" + "0" * 400, '""', '"\\ud83d"', '"\\u0000"', "[]", "[null]",
+        "{}", '{"\\ud83d": 1}', "[" * 500 + "]" * 500, '"' + "a" * 30_000 + '"',
+    )  # fmt: skip
+    for question, value in product((asked("text"), row, asked("language", generate=1)), values):
+        for place in _places(question):
+            body = json.dumps(_replaced(question, place, "\0")).replace(json.dumps("\0"), value)
+            words = f"POST /api/explain {'.'.join(map(str, place))}={value[:30]}"
+            yield Call("posts", words, partial(_posted, ask, "/api/explain", body.encode()), either=True)
+    for path, body in product(
+        ("explain", "compare", "predict", "heads", "trust"), (b"", b"{", b"\xff\xfe", b"[]", b"3")
+    ):
+        yield Call("posts", f"POST {path} {body!r}", partial(_posted, ask, f"/api/{path}", body), either=True)
+
+
+def _places(plain: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every field, and every field of a field; some that the question does not have yet."""
+    if isinstance(plain, dict):
+        for key in (*plain, *(() if place else ("target", "options", "method", "units", "seed"))):
+            yield (*place, key)
+            yield from _places(plain.get(key), (*place, key))
+
+
+def _posted(client: Any, path: str, body: bytes) -> Any:
+    from whyformer.errors import WhyformerError
+
+    reply = client.post(path, content=body, headers={"content-type": "application/json"})
+    if reply.status_code >= 500:
+        raise RuntimeError(f"{reply.status_code}: {reply.text}")
+    if reply.status_code >= 400:
+        raise WhyformerError(reply.text)
+    if '"status":"failed"' in reply.text and "Error" in reply.text and "BadInput" not in reply.text:
+        raise RuntimeError(reply.text[:300])
+    return reply
 
 
 AREAS: dict[str, Callable[[Stage], Iterator[Call]]] = {
-    "verbs": verbs, "options": options, "inputs": inputs, "targets": targets, "results": results, "commands": commands,
-    "language": language, **HOSTILE,
+    "parameters": parameters, "objects": objects_everywhere, "inputs": inputs, "models": models, "language": language,
+    "results": results, "commands": commands, "posts": posts,
 }  # fmt: skip
 
 

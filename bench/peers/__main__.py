@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -25,6 +23,7 @@ from pathlib import Path
 from bench.peers.environments import FOLDER, PEERS, ROOT, NotMade, Peer, here, made, run, torch_pin
 from bench.peers.page import page
 from bench.peers.questions import Row
+from bench.stamp import commit, machine, versions
 
 DATA = ROOT / "docs" / "reports" / "peers.json"
 LONGEST = 1500.0  # seconds for a peer
@@ -63,24 +62,6 @@ def one(peer: Peer, given: argparse.Namespace, before: Row) -> Row:
     return row | {"date": date.today().isoformat(), "seconds": time.perf_counter() - started}
 
 
-def processor() -> str:
-    """The name of the CPU."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def machine(device: str) -> str:
-    """The machine in words."""
-    words = f"{os.cpu_count()} CPU cores ({processor()})"
-    if device.startswith("cuda"):
-        import torch
-
-        return f"{torch.cuda.get_device_name(device)}, {words}"
-    return words
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", nargs="+", choices=list(PEERS), metavar="NAME", help="only these")
@@ -105,6 +86,7 @@ def main() -> None:
         print(f"{number}/{len(names)} {name}: {', '.join(PEERS[name].requirements)} …", flush=True)
         data["peers"][name] = row = one(PEERS[name], given, before)
         data |= {"machine": machine(given.device), "device": given.device, "threads": given.threads}
+        data |= {"commit": commit(), "versions": versions("torch")}
         given.data.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         answers = row.get("questions", [])
         failed = [question for question in answers if "failed" in question]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.peers.questions import Question
+from bench.peers.questions import Question, ours
 
 LABEL = 1  # positive
 
@@ -25,16 +25,6 @@ def captum_integrated_gradients(model: Any, tokenizer: Any, text: str) -> Any:
     return call
 
 
-def our_integrated_gradients(model: Any, tokenizer: Any, text: str) -> Any:
-    import whyformer as wf
-
-    def call() -> Any:
-        how = {"method": "integrated_gradients", "target": LABEL, "scalar": "logit", "steps": 50}
-        return wf.explain(model, text, tokenizer, **how).scores
-
-    return call
-
-
 def captum_saliency(model: Any, tokenizer: Any, text: str) -> Any:
     from captum.attr import Saliency
 
@@ -47,15 +37,6 @@ def captum_saliency(model: Any, tokenizer: Any, text: str) -> Any:
     return call
 
 
-def our_saliency(model: Any, tokenizer: Any, text: str) -> Any:
-    import whyformer as wf
-
-    def call() -> Any:
-        return wf.explain(model, text, tokenizer, method="saliency", scalar="logit", target=LABEL).scores
-
-    return call
-
-
 def captum_input_x_gradient(model: Any, tokenizer: Any, text: str) -> Any:
     from captum.attr import InputXGradient
 
@@ -64,15 +45,6 @@ def captum_input_x_gradient(model: Any, tokenizer: Any, text: str) -> Any:
 
     def call() -> Any:
         return method.attribute(model.get_input_embeddings()(ids).detach(), target=LABEL).sum(-1)[0]
-
-    return call
-
-
-def our_input_x_gradient(model: Any, tokenizer: Any, text: str) -> Any:
-    import whyformer as wf
-
-    def call() -> Any:
-        return wf.explain(model, text, tokenizer, method="input_x_gradient", scalar="logit", target=LABEL).scores
 
     return call
 
@@ -91,17 +63,6 @@ def captum_ablation(model: Any, tokenizer: Any, text: str) -> Any:
     return call
 
 
-def our_occlusion(model: Any, tokenizer: Any, text: str) -> Any:
-    import whyformer as wf
-
-    def call() -> Any:
-        return wf.explain(
-            model, text, tokenizer, method="occlusion", scalar="logit", replace="mask", target=LABEL
-        ).scores
-
-    return call
-
-
 def captum_lime(model: Any, tokenizer: Any, text: str) -> Any:
     from captum.attr import KernelShap
 
@@ -116,16 +77,6 @@ def captum_lime(model: Any, tokenizer: Any, text: str) -> Any:
         how = {"baselines": masked, "feature_mask": groups, "perturbations_per_eval": 16}
         with torch.no_grad():
             return method.attribute(ids, target=LABEL, n_samples=512, **how)[0][1:-1]
-
-    return call
-
-
-def our_exact_shap(model: Any, tokenizer: Any, text: str) -> Any:
-    import whyformer as wf
-
-    def call() -> Any:
-        how = {"method": "shap", "algorithm": "exact", "replace": "mask", "target": LABEL, "scalar": "logit"}
-        return wf.explain(model, text, tokenizer, **how).scores[1:-1]
 
     return call
 
@@ -162,16 +113,6 @@ def shap_partition(model: Any, tokenizer: Any, text: str) -> Any:
     return call
 
 
-def our_shap_partition(model: Any, tokenizer: Any, text: str) -> Any:
-    import whyformer as wf
-
-    def call() -> Any:
-        how = {"method": "shap", "algorithm": "partition", "evaluations": 256, "scalar": "probability"}
-        return wf.explain(model, text, tokenizer, target=LABEL, **how).scores[1:-1]
-
-    return call
-
-
 def interpret_integrated_gradients(model: Any, tokenizer: Any, text: str) -> Any:
     from transformers_interpret import SequenceClassificationExplainer  # type: ignore[import-not-found]
 
@@ -183,17 +124,6 @@ def interpret_integrated_gradients(model: Any, tokenizer: Any, text: str) -> Any
     return call
 
 
-def our_probability_gradients(model: Any, tokenizer: Any, text: str) -> Any:
-    import whyformer as wf
-
-    def call() -> Any:
-        how = {"baseline": "pad", "keep_special": True, "scalar": "probability"}
-        why = wf.explain(model, text, tokenizer, method="integrated_gradients", target=LABEL, **how)
-        return why.scores / np.linalg.norm(why.scores)
-
-    return call
-
-
 def interpreto_occlusion(model: Any, tokenizer: Any, text: str) -> Any:
     from interpreto import Granularity, Occlusion  # type: ignore[import-not-found]
 
@@ -201,15 +131,6 @@ def interpreto_occlusion(model: Any, tokenizer: Any, text: str) -> Any:
 
     def call() -> Any:
         return method(text, targets=torch.tensor([LABEL]))[0].attributions[0]
-
-    return call
-
-
-def our_token_occlusion(model: Any, tokenizer: Any, text: str) -> Any:
-    import whyformer as wf
-
-    def call() -> Any:
-        return wf.explain(model, text, tokenizer, method="occlusion", scalar="logit", target=LABEL).scores[1:-1]
 
     return call
 
@@ -263,43 +184,53 @@ def shapiq_exact(model: Any, tokenizer: Any, text: str) -> Any:
     return call
 
 
-EXACT = {"subject": "sentence", "timed": "larger, sentence"}
+EXACT: dict[str, Any] = {"subject": "sentence", "timed": "larger, sentence"}
+LOGIT: dict[str, Any] = {"target": LABEL, "scalar": "logit"}
 SAMPLED = "512 random sets there, all 512 sets here"
 TREE = "another tree of words; with shap's tree the difference is 9e-8"
 TYPE = "the last [SEP] has token type 1 there; with that type the difference is 7e-8"
 
+
+def words(why: Any) -> Any:
+    return why.scores[1:-1]
+
+
+our_exact_shap = ours(words, method="shap", algorithm="exact", replace="mask", **LOGIT)
+our_tree = ours(words, method="shap", algorithm="partition", evaluations=256, scalar="probability", target=LABEL)
+our_path = ours(method="integrated_gradients", steps=50, **LOGIT)
+our_gradients = ours(
+    lambda why: why.scores / np.linalg.norm(why.scores),
+    method="integrated_gradients", baseline="pad", keep_special=True, scalar="probability", target=LABEL,
+)  # fmt: skip
+
 QUESTIONS: dict[str, list[Question]] = {
     "captum": [
+        Question("integrated gradients, 50 points", theirs=captum_integrated_gradients, ours=our_path, **EXACT),
+        Question("saliency", theirs=captum_saliency, ours=ours(method="saliency", **LOGIT), **EXACT),
         Question(
-            "integrated gradients, 50 points",
-            theirs=captum_integrated_gradients,
-            ours=our_integrated_gradients,
+            "input × gradient", theirs=captum_input_x_gradient, ours=ours(method="input_x_gradient", **LOGIT), **EXACT
+        ),
+        Question(
+            "ablation of tokens",
+            theirs=captum_ablation,
+            ours=ours(method="occlusion", replace="mask", **LOGIT),
             **EXACT,
         ),
-        Question("saliency", theirs=captum_saliency, ours=our_saliency, **EXACT),
-        Question("input × gradient", theirs=captum_input_x_gradient, ours=our_input_x_gradient, **EXACT),
-        Question("ablation of tokens", theirs=captum_ablation, ours=our_occlusion, **EXACT),
         Question("Shapley values, 512 sets", theirs=captum_lime, ours=our_exact_shap, differs=SAMPLED, **EXACT),
     ],
     "shap": [
         Question("Shapley values, exact", theirs=shap_exact, ours=our_exact_shap, **EXACT),
-        Question("Shapley values, partition", theirs=shap_partition, ours=our_shap_partition, differs=TREE, **EXACT),
+        Question("Shapley values, partition", theirs=shap_partition, ours=our_tree, differs=TREE, **EXACT),
     ],
     "transformers-interpret": [
         Question(
-            "integrated gradients",
-            theirs=interpret_integrated_gradients,
-            ours=our_probability_gradients,
-            differs=TYPE,
-            **EXACT,
+            "integrated gradients", theirs=interpret_integrated_gradients, ours=our_gradients, differs=TYPE, **EXACT
         ),
     ],
     "interpreto": [
-        Question("occlusion", theirs=interpreto_occlusion, ours=our_token_occlusion, **EXACT),
+        Question("occlusion", theirs=interpreto_occlusion, ours=ours(words, method="occlusion", **LOGIT), **EXACT),
         Question("saliency", theirs=interpreto_saliency, ours=our_token_saliency, **EXACT),
         Question("Kernel SHAP, 512 sets", theirs=interpreto_kernel_shap, ours=our_exact_shap, differs=SAMPLED, **EXACT),
     ],
-    "shapiq": [
-        Question("Shapley values, exact", theirs=shapiq_exact, ours=our_exact_shap, **EXACT),
-    ],
+    "shapiq": [Question("Shapley values, exact", theirs=shapiq_exact, ours=our_exact_shap, **EXACT)],
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from bench.peers.questions import Question
+from bench.peers.questions import Question, ours
 
 
 def inseq_input_x_gradient(model: Any, tokenizer: Any, prompt: str) -> Any:
@@ -21,15 +21,6 @@ def inseq_input_x_gradient(model: Any, tokenizer: Any, prompt: str) -> Any:
     return call
 
 
-def our_input_x_gradient(model: Any, tokenizer: Any, prompt: str) -> Any:
-    import whyformer as wf
-
-    def call() -> Any:
-        return wf.explain(model, prompt, tokenizer, method="input_x_gradient", scalar="logit").scores
-
-    return call
-
-
 def inseq_saliency(model: Any, tokenizer: Any, prompt: str) -> Any:
     import inseq
 
@@ -38,15 +29,6 @@ def inseq_saliency(model: Any, tokenizer: Any, prompt: str) -> Any:
     def call() -> Any:
         how = {"generation_args": {"max_new_tokens": 1}, "show_progress": False, "attributed_fn": "logit"}
         return method.attribute(prompt, **how).sequence_attributions[0].target_attributions[:-1, 0].norm(dim=-1)
-
-    return call
-
-
-def our_saliency(model: Any, tokenizer: Any, prompt: str) -> Any:
-    import whyformer as wf
-
-    def call() -> Any:
-        return wf.explain(model, prompt, tokenizer, method="saliency", scalar="logit").scores
 
     return call
 
@@ -64,15 +46,6 @@ def inseq_attention(model: Any, tokenizer: Any, prompt: str) -> Any:
     return call
 
 
-def our_attention(model: Any, tokenizer: Any, prompt: str) -> Any:
-    import whyformer as wf
-
-    def call() -> Any:
-        return wf.explain(model, prompt, tokenizer, method="raw_attention", scalar="logit", layers="mean").scores
-
-    return call
-
-
 def lxt_attn_lrp(model: Any, tokenizer: Any, prompt: str) -> Any:
     from lxt.efficient import monkey_patch  # type: ignore[import-not-found]
     from transformers.models.llama import modeling_llama
@@ -86,15 +59,6 @@ def lxt_attn_lrp(model: Any, tokenizer: Any, prompt: str) -> Any:
         logits = model(inputs_embeds=vectors, use_cache=False).logits
         logits[0, -1].max().backward()
         return (vectors * vectors.grad).sum(-1)[0]
-
-    return call
-
-
-def our_attn_lrp(model: Any, tokenizer: Any, prompt: str) -> Any:
-    import whyformer as wf
-
-    def call() -> Any:
-        return wf.explain(model, prompt, tokenizer, method="attn_lrp", scalar="logit").scores
 
     return call
 
@@ -141,17 +105,19 @@ def our_record(model: Any, tokenizer: Any, text: str) -> Any:
 
 
 FLOWS = "FlashTrace shares out norms of attention outputs, attn_lrp propagates relevance"
+OUR_LRP, OUR_PRODUCT, OUR_SLOPE = (
+    ours(method=method, scalar="logit") for method in ("attn_lrp", "input_x_gradient", "saliency")
+)
+OUR_MEAN = ours(method="raw_attention", scalar="logit", layers="mean")
 
 QUESTIONS: dict[str, list[Question]] = {
     "inseq": [
-        Question("input × gradient", "prompt", theirs=inseq_input_x_gradient, ours=our_input_x_gradient),
-        Question("saliency", "prompt", theirs=inseq_saliency, ours=our_saliency),
-        Question("attention, mean", "prompt", theirs=inseq_attention, ours=our_attention),
+        Question("input × gradient", "prompt", theirs=inseq_input_x_gradient, ours=OUR_PRODUCT),
+        Question("saliency", "prompt", theirs=inseq_saliency, ours=OUR_SLOPE),
+        Question("attention, mean", "prompt", theirs=inseq_attention, ours=OUR_MEAN),
     ],
-    "lxt": [Question("AttnLRP", "prompt", theirs=lxt_attn_lrp, ours=our_attn_lrp, patches=True)],
-    "flashtrace": [
-        Question("sources of an answer", "prompt", theirs=flashtrace_answer, ours=our_attn_lrp, differs=FLOWS)
-    ],
+    "lxt": [Question("AttnLRP", "prompt", theirs=lxt_attn_lrp, ours=OUR_LRP, patches=True)],
+    "flashtrace": [Question("sources of an answer", "prompt", theirs=flashtrace_answer, ours=OUR_LRP, differs=FLOWS)],
     "bertviz": [
         Question(
             "attention and its picture", "sentence", theirs=bertviz_attention, ours=our_record, timed="larger, sentence"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bench.peers.environments import PEERS
 from bench.peers.questions import AGREE, Row
 from bench.peers.subjects import WORDS
+from bench.stamp import stamp
 
 FASTER = 1.1  # a ratio of times beyond this counts as faster
 START = """# Beside other libraries
@@ -38,7 +39,7 @@ transformers, so whyformer ran before it. inseq, bertviz and FlashTrace switch t
 both.) Times: CPU milliseconds (*: wall clock, with a GPU), medians of at least three rounds, and of their
 ratios (above 1: whyformer is faster). Memory: growth of the process's resident size in a warm call.
 Lines: of the code in `bench/peers/` that ran, imports included. Difference: the largest, as a share of the largest
-score. {date}.
+score.
 
 ```
 python -m bench.smollm2 smol
@@ -168,6 +169,8 @@ def page(data: Row, gpu: Row | None = None) -> str:
         parts += ["## Checked by hand", HAND.format(", ".join(f"{name} ({words})" for name, words in CHECKED.items()))]
     dates = [peer["date"] for peer in peers if "date" in peer]
     device = {"device": data["machine"], "threads": f"{data['threads']} thread{'s' * (data['threads'] > 1)}"}
-    parts += [END.format(date=max(dates, default=""), **device).strip()]
+    parts += [END.format(**device).strip()]
     parts += ["Models: " + "; ".join(WORDS[name] for name in used) + ".", pins(data)]
+    made = max(dates, default="1970-01-01"), data.get("commit", "0" * 8), data["machine"]
+    parts += [stamp(*made, data.get("versions", ""), "python -m bench.peers")]
     return "\n\n".join(parts) + "\n"

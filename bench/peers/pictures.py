@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.peers.questions import Question
+from bench.peers.questions import Question, ours
 
 LABEL = 0
 STEPS = 16
@@ -40,17 +40,6 @@ def cam_grad_cam(model: Any, pixels: Any) -> Any:
     return call
 
 
-def our_grad_cam(model: Any, pixels: Any) -> Any:
-    import whyformer as wf
-
-    def call() -> Any:
-        why = wf.explain(model, {"pixel_values": pixels}, method="grad_cam", scalar="logit", target=LABEL)[0]
-        shown = why.heatmap(size=tuple(pixels.shape[-2:]))
-        return (shown - shown.min()) / (shown.max() - shown.min())
-
-    return call
-
-
 def zennit_gradient(model: Any, pixels: Any) -> Any:
     from zennit.attribution import Gradient  # type: ignore[import-not-found]
 
@@ -59,16 +48,6 @@ def zennit_gradient(model: Any, pixels: Any) -> Any:
 
     def call() -> Any:
         return (method(pixels.clone().requires_grad_(), chosen)[1] * pixels).sum(1)[0]
-
-    return call
-
-
-def our_pixels_x_gradient(model: Any, pixels: Any) -> Any:
-    import whyformer as wf
-
-    def call() -> Any:
-        why = wf.explain(model, {"pixel_values": pixels}, method="input_x_gradient", scalar="logit", target=LABEL)[0]
-        return why.detail.sum(0)
 
     return call
 
@@ -87,17 +66,6 @@ def zennit_lrp(model: Any, pixels: Any) -> Any:
     return call
 
 
-def our_attn_lrp(model: Any, pixels: Any) -> Any:
-    import whyformer as wf
-
-    def call() -> Any:
-        return wf.explain(model, {"pixel_values": pixels}, method="attn_lrp", scalar="logit", target=LABEL)[0].scores[
-            1:
-        ]
-
-    return call
-
-
 def captum_occlusion(model: Any, pixels: Any) -> Any:
     from captum.attr import FeatureAblation  # type: ignore[import-not-found]
 
@@ -110,16 +78,6 @@ def captum_occlusion(model: Any, pixels: Any) -> Any:
         with torch.no_grad():
             found = method.attribute(pixels, target=LABEL, feature_mask=patches, perturbations_per_eval=16)
         return found[0, 0, ::side, ::side]
-
-    return call
-
-
-def our_patch_occlusion(model: Any, pixels: Any) -> Any:
-    import whyformer as wf
-
-    def call() -> Any:
-        how = {"method": "occlusion", "replace": "zero", "target": LABEL}
-        return wf.explain(model, {"pixel_values": pixels}, **how)[0].scores[1:]
 
     return call
 
@@ -164,20 +122,34 @@ def our_deletion(model: Any, pixels: Any) -> Any:
     return call
 
 
-PICTURE = {"subject": "picture", "timed": "larger, picture"}
+def our_grad_cam(model: Any, pixels: Any) -> Any:
+    import whyformer as wf
+
+    def call() -> Any:
+        why = wf.explain(model, {"pixel_values": pixels}, method="grad_cam", scalar="logit", target=LABEL)[0]
+        shown = why.heatmap(size=tuple(pixels.shape[-2:]))
+        return (shown - shown.min()) / (shown.max() - shown.min())
+
+    return call
+
+
+def patches_of(why: Any) -> Any:
+    return why.scores[1:]
+
+
+PICTURE: dict[str, Any] = {"subject": "picture", "timed": "larger, picture"}
+NO_RULES = "no rules for attention, LayerNorm and GELU there"
+LOGIT: dict[str, Any] = {"scalar": "logit", "target": LABEL}
+OUR_PRODUCT = ours(lambda why: why.detail.sum(0), method="input_x_gradient", **LOGIT)
+OUR_LRP = ours(patches_of, method="attn_lrp", **LOGIT)
+OUR_ABLATION = ours(patches_of, method="occlusion", replace="zero", target=LABEL)
 
 QUESTIONS: dict[str, list[Question]] = {
     "quantus": [Question("pixel flipping, area", theirs=quantus_pixel_flipping, ours=our_deletion, subject="picture")],
-    "captum": [Question("ablation of patches", theirs=captum_occlusion, ours=our_patch_occlusion, subject="picture")],
+    "captum": [Question("ablation of patches", theirs=captum_occlusion, ours=OUR_ABLATION, subject="picture")],
     "pytorch-grad-cam": [Question("Grad-CAM, last layer", theirs=cam_grad_cam, ours=our_grad_cam, **PICTURE)],
     "zennit": [
-        Question("pixels × gradient", theirs=zennit_gradient, ours=our_pixels_x_gradient, **PICTURE),
-        Question(
-            "LRP",
-            theirs=zennit_lrp,
-            ours=our_attn_lrp,
-            differs="no rules for attention, LayerNorm and GELU there",
-            **PICTURE,
-        ),
+        Question("pixels × gradient", theirs=zennit_gradient, ours=OUR_PRODUCT, **PICTURE),
+        Question("LRP", theirs=zennit_lrp, ours=OUR_LRP, differs=NO_RULES, **PICTURE),
     ],
 }

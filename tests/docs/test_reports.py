@@ -18,6 +18,7 @@ import whyformer
 import whyformer as wf
 from bench import model_classes, model_kinds, tiny_models
 from bench.measures.report import report as measures_report
+from bench.stamp import LINE
 from docs import build, method_pictures, notebook, start_pictures
 from tests.models.kinds import KINDS
 from whyformer.language.citations import LEAST_SHARE
@@ -264,7 +265,7 @@ def test_files_that_are_named_are_there(page: Path) -> None:
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-PROGRAM = re.compile(r"\b(?:(?:bench|docs|training)\.|bench/)[a-z_][a-z0-9_]+")
+PROGRAM = re.compile(r"(?<![\w/])(?:(?:bench|docs|training)\.|bench/)[a-z_][a-z0-9_]+")
 NO_PROGRAMS = {"docs.rs", "docs.python", "docs.pytorch", "training.csv"}
 
 
@@ -282,6 +283,12 @@ def test_programs_that_are_named_are_there_or_were_at_the_named_commit(page: Pat
             assert commits, f"{name} is not there: name the commit that had it last"
             ways = ["/".join(path), f"{'/'.join(path)}.py"]
             assert shallow or any(git("cat-file", "-t", f"{c}:{way}") for c in commits for way in ways), name
+
+
+@pytest.mark.parametrize("page", sorted({*REPORTS.glob("*.md")} - {REPORTS / "index.md"}), ids=lambda page: page.stem)
+def test_a_report_ends_with_date_commit_machine_and_command(page: Path) -> None:
+    """As bench.stamp writes it; the program is in the tree, or in that of a commit that the page names."""
+    assert LINE.match(text_of(page).splitlines()[-1])
 
 
 def git(*words: str) -> str:

@@ -1,10 +1,7 @@
-"""Hostile objects for bench/fuzz.py: well-formed Python that no verb expects, generated for each place that takes one.
+"""Values for bench/fuzz.py: nonsense by what a parameter wants, and well-formed Python that no parameter expects.
 
-Each generator builds the relatives of one class: texts that cannot be encoded, tensors without ordinary numbers, models
-with such outputs, configs with wrong entries, pictures that cannot be read, table cells of other libraries, objects
-whose own methods raise, calls that no signature takes, saved numbers that are no numbers.
-
-Some of these objects are usable in places (a numpy integer is an integer). Such calls are ``either``: a result is fine,
+What counts as nonsense is written down here once more, not read from the annotations that the door goes by.
+Some hostile objects are usable in places (a numpy integer is an integer). Such calls are ``either``: a result is fine,
 an error of another library is not.
 """
 
@@ -15,18 +12,126 @@ import datetime
 import decimal
 import enum
 import fractions
+import inspect
 import io
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any
 
-from bench.fuzz_nonsense import INF, NAN
-
+NAN, INF = math.nan, math.inf
 HUGE = 10**400  # beyond every float
+
+
+class Thing:
+    """Of no use anywhere."""
+
+
+def thing(*args: object) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Call:
+    area: str
+    words: str
+    run: Callable[[], Any]
+    either: bool = False  # a result is fine, too; an error of another library is not
+
+
+# Nonsense, by what a parameter wants
+
+NO_NUMBER: tuple[Any, ...] = ("3", "", b"1", 1j, [], [1, 2], {}, Thing(), Thing, NAN, True)
+NONSENSE: dict[str, tuple[Any, ...]] = {
+    "count": (*NO_NUMBER, 0, -1, 1.7, INF, -INF, 2**70, thing),
+    "whole": (*NO_NUMBER, 1.7, 0.5, INF, 2**70, -(2**70), thing),
+    "seed": (*NO_NUMBER, None, -1, 0.5, INF, 2**63, 2**70, thing),
+    "number": (*NO_NUMBER, INF, -INF, thing, None),
+    "positive": (*NO_NUMBER, INF, -INF, -0.5, thing),
+    "truth": ("no", "False", "", 0, 1, 2, 0.5, NAN, [], {}, Thing(), thing),
+    "word": ("nonsense", "", "mea n", 3.7, NAN, [], {}, Thing(), b"mean", thing, 1j),
+    "layers": ("nonsense", "", 1.7, True, NAN, [], [1.5], ["a"], {}, Thing(), 999, [999], [True], 1j),
+    "layer": ("nonsense", 1.7, True, NAN, {}, Thing(), 999, 1j, b"x"),
+    "place": (*NO_NUMBER, 1.7, INF, 999, -999, 2**70, thing),
+    "map": ("x", 3, NAN, True, ["a"], {"nope": "b h q k"}, {1: 2}, {"*": "z z"}, {"*": 3}, {"*": None}, Thing()),
+    "path": (3, NAN, "", "\0", True, [], {}, Thing(), b"x", 1j, thing),
+    "list": ("nonsense", 3, NAN, True, {}, Thing(), [3], [None], [["a"]], [NAN], [], 1j, thing),
+    "pair": ("ab", 3, NAN, True, (), (1,), (1, 2, 3), (0, 5), (-1, 5), (1.5, 2), ("a", "b"), {}, Thing(), (NAN, 1)),
+    "target": (
+        1.7, True, 0.5, NAN, 1j, "nonsense", "", 99, -99, (0, 0), (0, 1, 1), (0,), (), {}, [], [0] * 7, b"x",
+        Thing(), thing, Thing, [1.7], [True], ["nonsense"], (0, 1.5), (0, True), [None] * 9,
+    ),
+}  # fmt: skip
+ANYTHING: tuple[Any, ...] = (
+    None, 3, 1.7, NAN, True, b"x", 1j, {}, [], (), set(), Thing(), Thing, thing, [None], [3], [[]], [{}], {"a": 1},
+)  # fmt: skip
+KINDS = {
+    "batch_size": "count", "seed": "seed", "progress": "truth", "target": "target", "attention_at": "map",
+    "scalar": "word", "cache": "path", "replace": "word", "layers": "layers", "heads": "layers", "layer": "layer",
+    "start_layer": "place", "end_layer": "place", "points": "count", "repeats": "count", "methods": "list",
+    "metrics": "list", "checks": "list", "at": "word", "by": "word", "weight": "word", "size": "pair",
+    "spaces": "list", "normalize": "word", "jitter": "positive", "steps": "count", "samples": "whole",
+    "length": "count", "sequences": "count", "evaluations": "count",
+    "masks": "count", "draws": "count", "orders": "count",
+    "superpixels": "count", "noise": "positive", "lr": "positive", "l2": "positive", "tv": "positive",
+    "norm": "positive", "scale": "positive", "alpha": "positive", "penalty": "positive", "memory_mb": "positive",
+    "patch_smoothing": "positive", "discard": "positive", "threshold": "positive", "memory": "word",
+    "method": "word", "relations": "list", "frequencies": "map", "groups": "map", "residual": "positive",
+    "fractions": "list", "bins": "list", "share": "positive", "sets": "count", "radius": "positive",
+    "tolerance": "whole", "permutations": "count", "candidates": "count", "epsilon": "positive", "copies": "count",
+    "beside": "count", "penalties": "list", "concepts": "map", "relative": "word", "unit": "word",
+    "aggregate": "layers", "unknown_parameter": "word", "generate": "count", "top": "count", "parallel": "count",
+    "timeout": "positive", "epochs": "count", "guide_epochs": "count",
+}  # fmt: skip
+FINE = {  # what would be nonsense elsewhere, and is sense here
+    ("frequencies", "{'*': 3}"), ("methods", "[]"), ("spaces", "[]"), ("relations", "[]"),
+    ("unit", "''"), ("method", "[]"), ("relations", "'nonsense'"), ("by", "''"),
+    ("batch_size", str(2**70)), ("points", str(2**70)),
+}  # fmt: skip
+MAY_BE_EMPTY = ("methods", "spaces", "relations", "penalties")
+
+
+def kind_of(name: str, default: Any) -> str | None:
+    """What a parameter wants, by its name, else by its default."""
+    if isinstance(default, bool):
+        return "truth"
+    if isinstance(default, str) and KINDS.get(name) not in ("layers", "layer", "path"):
+        return "word"
+    if name in KINDS:
+        return KINDS[name]
+    return "whole" if isinstance(default, int) else "number" if isinstance(default, float) else None
+
+
+def shown(value: Any) -> str:
+    """How a value is written in the list of calls, whatever its own methods do."""
+    try:
+        written = repr(value).encode("ascii", "backslashreplace").decode()
+    except Exception:
+        written = f"<{type(value).__name__}>"
+    return written if len(written) < 60 else f"<{type(value).__name__}>"
+
+
+def with_nonsense(
+    area: str, name: str, call: Callable[..., Any], function: Any, skip: tuple[str, ...]
+) -> Iterator[Call]:
+    """One parameter at a time, each kind of nonsense."""
+    for parameter, described in inspect.signature(function).parameters.items():
+        if parameter in skip or described.kind in (described.VAR_KEYWORD, described.VAR_POSITIONAL):
+            continue
+        kind = kind_of(parameter, described.default)
+        for value in NONSENSE.get(kind or "", ()):
+            if value is described.default or (parameter in MAY_BE_EMPTY and value == []):
+                continue
+            if any(parameter == p and shown(value) == v for p, v in FINE):
+                continue
+            yield Call(area, f"{name}({parameter}={shown(value)})", partial(call, **{parameter: value}))
+    for unknown in ("unknown_parameter", "Seed", "n_jobs"):
+        yield Call(area, f"{name}({unknown}=1)", partial(call, **{unknown: 1}))
 
 
 # Texts
@@ -395,10 +500,44 @@ async def _later() -> None:
     return None
 
 
-def named(value: Any) -> str:
-    """How a value is written in the list of calls, whatever its own methods do."""
-    try:
-        written = repr(value)
-    except Exception:
-        written = f"<{type(value).__name__}>"
-    return written.encode("ascii", "backslashreplace").decode()[:60]
+# What only language models and servers are asked: by door and parameter
+
+_RANGES: tuple[Any, ...] = (
+    "nonsense", "", 3, NAN, True, None, {}, [], Thing(), thing, (0, 3), [3], [None], [(0,)], [(0, 999)], [(3, 1)],
+    [(0, 8), (4, 12)], [("a", "b")], [(0, 1.5)], [(False, True)],
+)  # fmt: skip
+_CHOICES: tuple[Any, ...] = (
+    "yes", 3, NAN, True, {"yes": 1}, [], [""], ["yes", 3], [None], [["yes", "no"]], ["yes", "yes"], Thing(), thing,
+)  # fmt: skip
+_SPAN: tuple[Any, ...] = ("", 0, 0.5, NAN, [], {}, Thing(), (), (0,), (0, 0), (3, 1), (-1, 3), (0, 999), ("a", "b"))
+_WRITING: tuple[Any, ...] = (
+    "3", "", 1j, [], NAN, True, 0, -1, 1.7, INF, 2**70, 10**5, thing, {1: 2}, {"nonsense": 1}, {"max_new_tokens": 0},
+    {"max_new_tokens": "3"}, {"max_new_tokens": 10**5}, {"num_beams": 0}, {"do_sample": True, "temperature": -1.0},
+    {"input_ids": 3}, {"return_dict_in_generate": True}, {"streamer": 3}, {"stopping_criteria": 3},
+)  # fmt: skip
+LANGUAGE: dict[tuple[str, str], tuple[Any, ...]] = {
+    **{(f"explain {kind}", "units"): _RANGES for kind in ("prompt", "answer")},
+    **{(f"explain {kind}", "choices"): _CHOICES for kind in ("prompt", "answer", "server")},
+    ("explain answer", "span"): _SPAN,
+    ("explain server", "span"): _SPAN,
+    ("explain prompt", "generate"): _WRITING,
+    ("explain prompt", "target"): (
+        ("the cat", "the cat"), ("the cat", ""), ("the cat", 3), ("the cat", None), ("the cat", "a dog", "he"),
+    ),
+    ("explain answer", "target"): ("nonsense", "", 9999, -5, 1.5, True, NAN, [], {}, Thing(), (0, 1, 2)),
+    ("explain server", "target"): ("nonsense", 1, -1, 1.5, True, NAN, (0, 1), Thing()),
+    ("explain server", "method"): ("generic_attention", "saliency", "attn_lrp"),
+    ("explain server", "replace"): (3, "", True, NAN, "mask", [], Thing()),
+    ("explain server", "answers"): (
+        ("a b", ""), ("", "a"), ("", ""), ("a b", 3), ("a b", None), (3, "a"), ("a", "b", "c"), [{"role": "user"}],
+        [{}], [{"role": 3, "content": "x"}], [{"role": "user", "content": 3}], [{"role": "user", "content": None}],
+    ),
+    ("cite", "question"): ("", 3, NAN, None, True, [], {}, b"who", Thing(), thing),
+    ("cite", "documents"): ("", 3, NAN, None, True, [], {}, [""], [3], {"a": 3}, {"a": ""}, Thing(), [["a ."]], b"a"),
+    ("cite", "answer"): ("", " ", 3, NAN, True, [], {}, b"x", Thing()),
+    ("cite", "processor"): (None, 3, "gpt2", Thing()),
+    ("CompletionServer", "model"): (3, NAN, True, [], {}, b"x", Thing()),
+    ("CompletionServer", "key"): ("", " x", "a\nb", "ü", "\0", 3, NAN, True, [], b"x", Thing()),
+    ("CompletionServer", "retries"): (-1, 101),
+    ("CompletionServer", "timeout"): (0, 0.0),
+}  # fmt: skip
