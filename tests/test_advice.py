@@ -144,9 +144,9 @@ def test_compare_without_a_token_that_can_stand_for_another() -> None:
 # Sentences that name a method without recommending it, by the file and some words of each.
 EXCUSED = {
     ("capture/decompose/", "decompx"): "the method that raised",
-    ("cli/demo.py", "whyformer explain"): "a command to copy, which the demo has just run",
-    ("cli/catalogues.py", "shap package"): "a library",
-    ("cli/catalogues.py", "whyformer methods generic_attention"): "how the command is written",
+    ("cli/first_steps.py", "whyformer explain"): "a command to copy, which the demo has just run",
+    ("cli/first_steps.py", "shap package"): "a library",
+    ("cli/analysis_commands.py", "whyformer methods generic_attention"): "how the command is written",
     ("errors.py", ""): "the same method under another name, not one to turn to",
     ("evaluate/candidate.py", "has no method"): "how a method is written",
     ("registry.py", "pass a name such as"): "how a method is written",

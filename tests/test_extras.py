@@ -41,8 +41,7 @@ ELSEWHERE = {
     ("tables/permutation.py", "sklearn"): "scikit-learn itself asks for these tags",
     ("serve/app.py", "starlette"): "part of fastapi",
     ("results/result.py", "pydantic_core"): "pydantic itself asks for this schema",
-    ("serve/replies.py", "pydantic"): "part of fastapi",
-    ("serve/safety.py", "pydantic"): "part of fastapi",
+    ("serve/messages.py", "pydantic"): "part of fastapi",
     ("proxy/relay.py", "starlette"): "part of fastapi",
     ("proxy/chat.py", "pydantic"): "part of fastapi",
 }

@@ -96,7 +96,7 @@ def csv_header(path: Path, separator: str = ",") -> tuple[list[str], int]:
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """What ``numpy.savez`` wrote: numbers, and single strings."""
+    """Read the arrays of an .npz file: numbers, and single strings."""
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
@@ -359,7 +359,7 @@ def open_image(raw: Any) -> Any:
 
 
 def _rgb(image: Any, name: str) -> Any:
-    """In colours of 8 bits, upright. Pillow cuts numbers off at 255 where a pixel has more than 8 bits."""
+    """Convert an image to RGB with 8 bits per colour, upright; Pillow would clip pixels of 16 bits at 255."""
     require("PIL", why="reading images")
     from PIL import Image, ImageOps
 
@@ -461,7 +461,7 @@ def jpeg_uri(pixels: Array) -> str:
 
 
 def pixels_of_uri(uri: str) -> Array | None:
-    """What ``jpeg_uri`` wrote, uint8 (height, width, 3); None for anything else."""
+    """Decode a data URI of ``jpeg_uri`` to uint8 (height, width, 3); return None for anything else."""
     try:
         from PIL import Image
 

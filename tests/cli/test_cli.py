@@ -24,7 +24,7 @@ from tests.support import processors
 from tests.support.released import VIT_LAYERS, images_in_prompts
 from tests.support.snapshots import compare
 from whyformer import cli
-from whyformer.cli.demo import METHODS
+from whyformer.cli.first_steps import METHODS
 from whyformer.cli.main import COMMANDS, app
 from whyformer.demo import SENTENCES
 
@@ -77,7 +77,7 @@ def test_every_file_is_a_command_with_a_line_that_fits() -> None:
 
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few, out = SENTENCES[:2], tmp_path / "demo.html"
-    monkeypatch.setattr("whyformer.cli.demo.SENTENCES", few)
+    monkeypatch.setattr("whyformer.cli.first_steps.SENTENCES", few)
     shown = run("demo", "--out", out).stdout
     *screens, closing = re.split(
         r"^(?:\d\. .*, and a (?:sentiment model|model of .*)|The page    .*)$", shown, flags=re.MULTILINE
@@ -118,7 +118,7 @@ def test_a_terminal_has_a_line_before_the_model_is_loaded(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which a command that is called so replaces
-    monkeypatch.setattr("whyformer.cli.demo.screens", sys.exit)
+    monkeypatch.setattr("whyformer.cli.first_steps.screens", sys.exit)
     shown = (["explain", "I like it", "-m", "no method"], ["demo", "--out", "a.html"], ["explain", "text", "--help"])
     for command in shown:
         with suppress(SystemExit):
@@ -144,7 +144,7 @@ def test_what_the_demo_tells_people_to_type_exists(
     monkeypatch: pytest.MonkeyPatch, photo: Path, tmp_path: Path
 ) -> None:
     from whyformer.cli import analysis_commands
-    from whyformer.cli.demo import _next
+    from whyformer.cli.first_steps import _next
 
     few = partial(analysis_commands.shipped_concepts, sets=4)  # the demo has all of them
     monkeypatch.setattr(analysis_commands, "shipped_concepts", few)

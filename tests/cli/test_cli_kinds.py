@@ -26,7 +26,7 @@ from tests.tables.models import LAYOUTS, NUMBERS, RTDL, rows, table
 from whyformer import __main__ as start
 from whyformer import demo, extras
 from whyformer.cli import _selftest
-from whyformer.cli import catalogues as doctor
+from whyformer.cli import first_steps as doctor
 from whyformer.cli._input import kind_of
 from whyformer.cli._selftest import by_hand, self_test
 from whyformer.demo.census import adult_rows

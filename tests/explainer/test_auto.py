@@ -32,7 +32,7 @@ from whyformer.registry import get_method
 from whyformer.views import scales
 from whyformer.views.html.live import live_data
 from whyformer.views.marks import Bars, Heat, TokenRun
-from whyformer.views.waterfall import placed_rows, waterfall
+from whyformer.views.text_marks import placed_rows, waterfall
 
 SHORT, LONG = "I like the movie, but the plot is thin.", "good and bad " * 40
 

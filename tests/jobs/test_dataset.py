@@ -329,7 +329,7 @@ def test_words_that_hardly_occur_are_no_general_ones() -> None:
     tallies = Tallies()
     for row in range(1000):
         labels = ("often", f"rare {row % 250}") if row % 2 else ("often", f"some {row % 50}")
-        units = {"labels": labels, "special": (False, False), "values": None, "grid": None, "word": None}
+        units = wf.Units(labels, (False, False), ("text", "text"))
         tallies.add("grad_sam", "positive", units, np.array([1.0, 2.0]))
     listed, left_out = tallies.importances(1000)
     words = {unit: count for _, _, unit, count, _, _ in listed}

@@ -41,7 +41,7 @@ from whyformer.cli.main import app
 from whyformer.errors import BadInput
 from whyformer.proxy import relay
 from whyformer.proxy import relay as relay_module
-from whyformer.proxy.chat import question_of, read_request
+from whyformer.proxy.chat import Reply, question_of, read_request
 from whyformer.proxy.relay import Citing, Proxy, application
 from whyformer.serve.safety import LARGEST_UPLOAD
 
@@ -104,7 +104,7 @@ def test_a_compressed_reply_that_was_not_requested_is_refused_and_not_unpacked(k
 def test_a_reply_beyond_the_limit_is_passed_on_without_being_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "LARGEST_REPLY", 50)
     read: list[int] = []
-    monkeypatch.setattr(relay.Reply, "read", lambda self, data, part="": read.append(len(data)))
+    monkeypatch.setattr(Reply, "read", lambda self, data, part="": read.append(len(data)))
     told = ask(Upstream(WHOLE[:30], WHOLE[30:60], WHOLE[60:]))
     assert told.content == WHOLE and "8 MB" in told.headers["x-whyformer-error"] and not read
     streamed = ask(streaming(*EVENTS), ASKED | {"stream": True}).content
@@ -124,7 +124,7 @@ def test_a_line_that_comes_byte_by_byte_is_cut_once(monkeypatch: pytest.MonkeyPa
 
 def test_an_answer_in_small_pieces_is_joined_once() -> None:
     """All that was there of it was copied for each piece: 8 MB kept the proxy busy for a minute."""
-    reply, peaks = relay.Reply(), []
+    reply, peaks = Reply(), []
     reply.read_lines([event("x" * 10**6)])
     tracemalloc.start()
     for _ in range(9):

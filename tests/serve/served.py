@@ -24,9 +24,9 @@ from tests.support import language, processors
 from tests.support.browser import Browser
 from tests.support.processors import pair_tokenizer, picture
 from whyformer.serve.app import Served, application, bound
-from whyformer.serve.connections import BoundedProtocol
 from whyformer.serve.jobs import Jobs
 from whyformer.serve.models import Models, ServedModel
+from whyformer.serve.safety import BoundedProtocol
 from whyformer.serve.store import Store
 from whyformer.verbs import Explainer
 

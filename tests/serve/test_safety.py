@@ -25,7 +25,7 @@ from starlette.testclient import TestClient
 from tests.serve.served import TEXT, asked, client, png, running, served, up
 from whyformer.cli.service_commands import hub_model
 from whyformer.errors import BadInput
-from whyformer.serve import connections, safety
+from whyformer.serve import messages, safety
 from whyformer.serve.safety import RequestGuard, is_loopback, opened_picture, token_for
 
 UNCHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]  # a busy machine is slow, not wrong
@@ -449,9 +449,9 @@ class Crowd:
 
 @pytest.fixture
 def crowd(monkeypatch: pytest.MonkeyPatch) -> Iterator[Crowd]:
-    monkeypatch.setattr(connections, "MOST_PER_ADDRESS", 6)
+    monkeypatch.setattr(safety, "MOST_PER_ADDRESS", 6)
     for name in ("HEADERS_WITHIN", "BODY_WITHIN"):  # none is closed because it takes long
-        monkeypatch.setattr(connections, name, 600.0)
+        monkeypatch.setattr(safety, name, 600.0)
     with ExitStack() as many:
         yield Crowd(many)
 
@@ -493,9 +493,9 @@ def test_requests_that_have_arrived_unread_are_answered(crowd: Crowd) -> None:
 def test_the_work_for_a_flood_grows_as_its_length(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
     """For each connection, every other one that had arrived was looked at: the event loop was held up for minutes."""
     looks: list[int] = []
-    unread = connections.BoundedProtocol.unread.fget
-    monkeypatch.setattr(connections.BoundedProtocol, "unread", property(lambda self: looks.append(1) or unread(self)))
-    monkeypatch.setattr(connections, "MOST_PER_ADDRESS", 50)
+    unread = safety.BoundedProtocol.unread.fget
+    monkeypatch.setattr(safety.BoundedProtocol, "unread", property(lambda self: looks.append(1) or unread(self)))
+    monkeypatch.setattr(safety, "MOST_PER_ADDRESS", 50)
     with crowd.held():
         crowd.come_and_go(100)
         crowd.come(100, b"G")
@@ -512,9 +512,9 @@ def test_a_request_beyond_those_at_work_gets_503_and_no_reset(crowd: Crowd) -> N
 
 @pytest.mark.parametrize("begun", [[b""], [b"", b"GET / HTTP/1.1\r\nHost: ", HEADERS]], ids=["nothing", "beginnings"])
 def test_silent_connections_lock_nobody_out(begun: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MOST_PER_ADDRESS", 4)
+    monkeypatch.setattr(safety, "MOST_PER_ADDRESS", 4)
     for name in ("HEADERS_WITHIN", "BODY_WITHIN"):  # none is closed because it takes long
-        monkeypatch.setattr(connections, name, 600.0)
+        monkeypatch.setattr(safety, name, 600.0)
     with up(served("text")) as at, ExitStack() as many:
         port = urlsplit(at).port
         flood = [many.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(12)]
@@ -535,8 +535,8 @@ def test_silent_connections_lock_nobody_out(begun: list[bytes], monkeypatch: pyt
     "sent", ["", "GET / HTTP/1.1\r\n", "POST /api/explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"]
 )
 def test_a_request_that_does_not_come_is_not_waited_for(sent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEADERS_WITHIN", 0.1)
-    monkeypatch.setattr(connections, "BODY_WITHIN", 0.2)
+    monkeypatch.setattr(safety, "HEADERS_WITHIN", 0.1)
+    monkeypatch.setattr(safety, "BODY_WITHIN", 0.2)
     with up(served("text")) as at, socket.create_connection(("127.0.0.1", urlsplit(at).port)) as one:
         one.sendall(sent.encode())
         assert closed(one)
@@ -557,4 +557,4 @@ def test_only_http_is_served() -> None:
 @pytest.mark.parametrize("name", ["method", "methods"])  # the second is the old name
 def test_methods_to_compare_have_the_name_that_one_to_explain_has(name: str) -> None:
     body = {"model": "demo", "inputs": [{"text": TEXT}], name: ["shap", "grad_sam"]}
-    assert safety.Compare.model_validate(body).methods == ["shap", "grad_sam"]
+    assert messages.Compare.model_validate(body).methods == ["shap", "grad_sam"]

@@ -22,8 +22,8 @@ from whyformer.results.types import Explanation, Record, Site, Target
 from whyformer.views import heads_over_image, side_by_side, view_of
 from whyformer.views import image_marks as images
 from whyformer.views.header import facts
-from whyformer.views.image_marks import canvas_size, frames_of, gradient_space, painted, pixel_map, shrunk, to_pixels
-from whyformer.views.marks import Frame, HeadColours, Heat, Scale
+from whyformer.views.image_marks import box_words, canvas_size, frames_of, painted, pixel_map, shrunk, to_pixels
+from whyformer.views.marks import Frame, HeadColours, Heat, Look, Scale
 from whyformer.views.terminal.terminal_page import text
 from whyformer.views.view import Page, Panel, View
 
@@ -117,7 +117,7 @@ def test_the_box_is_the_one_that_the_model_predicts() -> None:
         (frame,) = frames_of(explanation)
         np.testing.assert_allclose(frame.box, predicted(inputs, row, 2), atol=1e-6)
         assert frame.label == "<dog>"
-        assert ("detected", gradient_space(frame)) in [(f.name, f.value) for f in facts(explanation)]
+        assert ("detected", box_words(frame)) in [(f.name, f.value) for f in facts(explanation)]
         other = explanation.replace(target=Target(0, "cat", position=4))
         np.testing.assert_allclose(frames_of(other)[0].box, predicted(inputs, row, 4), atol=1e-6)
     lxmert = CASES["lxmert"]  # its boxes are inputs
@@ -170,7 +170,7 @@ def test_a_terminal_paints_it_into_the_picture() -> None:
     expected[4:9, [2, 6]] = True
     assert np.array_equal(white, expected)
     assert (painted[5, 3:6] == 0).all() and (painted[0] == 100).all()
-    assert gradient_space(frame) == "25–75 % of the width, 50–100 % of the height, from the top left"
+    assert box_words(frame) == "25–75 % of the width, 50–100 % of the height, from the top left"
 
 
 def test_a_page_begins_with_all_objects_of_an_image_and_says_how_many_are_drawn() -> None:
@@ -213,10 +213,10 @@ def test_bilinear_is_torchs() -> None:
 
 def test_strong_patches_cover_the_picture_and_heads_keep_their_colours() -> None:
     image = np.full((48, 64, 3), 128, np.uint8)
-    drawn = painted(images.heat(samples.image(), image=image, interpolation="nearest"), (48, 64)).astype(int)
+    drawn = painted(images.heat(samples.image(), Look(image=image), interpolation="nearest"), (48, 64)).astype(int)
     change = np.abs(drawn - 128).sum(-1)
     assert change[-1, -1] > 2 * change[0, 0]
-    signed = painted(images.heat(samples.image("occlusion", signed=True), image=image), (48, 64)).astype(int)
+    signed = painted(images.heat(samples.image("occlusion", signed=True), Look(image=image)), (48, 64)).astype(int)
     assert signed[0, 0, 0] > signed[0, 0, 2]  # orange
     assert signed[-1, -1, 2] > signed[-1, -1, 0]  # blue
     maps = (np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32)[::-1].copy())

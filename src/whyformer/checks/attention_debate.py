@@ -36,8 +36,8 @@ from whyformer.results.result import Result
 from whyformer.results.types import Cost
 from whyformer.run import Run
 from whyformer.run.session import loaded_as
-from whyformer.views.debate_view import debate_page
 from whyformer.views.explained import title_of
+from whyformer.views.report_view import debate_page
 from whyformer.views.view import view_of
 
 # Is attention interpretable? Erase weights until the decision flips (Serrano & Smith 2019, arXiv:1906.03731).

@@ -12,17 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from whyformer.cli._input import (
-    DATA,
-    PICTURES,
-    check_out,
-    inputs_from,
-    load_table,
-    made_by,
-    number_or_word,
-    options_from,
-    refuse_files,
-)
+from whyformer.cli import _input as read
+from whyformer.cli._input import DATA, PICTURES, number_or_word
 from whyformer.errors import BadInput
 from whyformer.files import quiet
 from whyformer.inputs.checkpoint import PROCESSORS, Checkpoint, is_image_model, kind_of
@@ -41,21 +32,17 @@ SHIPPED_POOLING = "mean"  # the textures of the shipped model are spread over it
 SHIPPED_CLASS = "zebra-like"
 
 
-def known_methods(value: Any) -> Any:
-    """Raise for unknown methods before a model is loaded."""
-    from whyformer.registry import get_method
+def _known(kind: str) -> Callable[[Any], Any]:
+    """Raise for unknown methods, or metrics, before a model is loaded."""
 
-    for name in [value] if isinstance(value, str) else value or []:
-        get_method(name)
-    return value
+    def check(value: Any) -> Any:
+        from whyformer import registry
 
+        for name in [value] if isinstance(value, str) else value or []:
+            getattr(registry, f"get_{kind}")(name)
+        return value
 
-def known_metrics(value: Any) -> Any:
-    from whyformer.registry import get_metric
-
-    for name in value or []:
-        get_metric(name)
-    return value
+    return check
 
 
 def secret(value: str | None) -> str | None:
@@ -66,15 +53,6 @@ def secret(value: str | None) -> str | None:
         return Path(value[1:]).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{value[1:]!r} cannot be read ({error})") from error
-
-
-def _one_of(*names: str) -> Callable[[str], str]:
-    def check(value: str) -> str:
-        if value not in names:
-            raise typer.BadParameter(f"{value!r} is not one of {', '.join(names)}")
-        return value
-
-    return check
 
 
 def _option(
@@ -101,7 +79,9 @@ def announced(model: str | None = None) -> str | None:
 
 
 def _file(flag: str, words: str, endings: tuple[str, ...]) -> tuple[Any, Any]:
-    return _option(Path, f"{flag} FILE", words, dir_okay=False, callback=lambda value: check_out(value, endings, flag))
+    return _option(
+        Path, f"{flag} FILE", words, dir_okay=False, callback=lambda value: read.check_out(value, endings, flag)
+    )
 
 
 _READ: dict[str, Any] = {"exists": True, "dir_okay": False}
@@ -110,8 +90,20 @@ _PREDICTION = "the prediction"
 _text, _texts, _number, _path = (partial(_option, kind) for kind in (str, list[str], int, Path))
 _flag = partial(_option, bool, default=False)
 _model = partial(_text, "--model NAME", callback=announced, is_eager=True)  # before options whose checks import torch
-_methods = partial(_texts, "--method -m NAME", callback=known_methods)
+_methods = partial(_texts, "--method -m NAME", callback=_known("method"))
+_method = partial(_text, "--method -m NAME", callback=_known("method"), shown="the default method")
+_secret = partial(_text, callback=secret)
 _target = partial(_text, "--target -t CLASS", shown=_PREDICTION)
+
+
+def _units(words: str, default: str, *names: str) -> tuple[Any, Any]:
+    def check(value: str) -> str:
+        if value not in names:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(names)}")
+        return value
+
+    return _text("--units UNIT", words, default, callback=check)
+
 
 # Parameter name → annotation and default. The word after a slash distinguishes options of one name.
 OPTIONS: dict[str, tuple[Any, Any]] = {
@@ -147,7 +139,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "name/metric": _argument(str, "NAME", "Show one metric with its options.", None),
     # The model.
     "model": _model(_FOLDER, shown="the shipped sentiment model"),
-    "model/given": _model(_FOLDER, REQUIRED),
+    "model/required": _model(_FOLDER, REQUIRED),
     "model/language": _model("Folder or hub name of a language model.", REQUIRED),
     "model/image": _model(
         "Folder or hub name of an image classifier or detector.", shown="the shipped model of cats and dogs"
@@ -174,15 +166,8 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "method": _methods("Method, or the file of a learned one; repeatable. List: whyformer methods", shown="auto"),
     "method/compare": _methods("Method; repeatable. List: whyformer methods", shown="all"),
     "method/recommend": _methods("Method to choose from, besides attention aggregations; repeatable.", shown="all"),
-    "method/check": _text(
-        "--method -m NAME",
-        "Method to check. List: whyformer methods",
-        shown="the default method",
-        callback=known_methods,
-    ),
-    "method/ask": _text(
-        "--method -m NAME", "Method. List: whyformer methods", shown="the default method", callback=known_methods
-    ),
+    "method/check": _method("Method to check. List: whyformer methods"),
+    "method/ask": _method("Method. List: whyformer methods"),
     "passes": _number(
         "--passes N",
         "Without --method: forwards per input, at most; a backward counts two, so 3 is one forward and one backward.",
@@ -207,30 +192,22 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "through": _text("--through PARTS", "Hand relevance of thoughts, a role or a text on to what produced them."),
     "hops": _number("--hops N", "With --through: passes for each part.", ASKED.hops, min=0, max=100),
     "choices": _text("--choices A,B", "Explain which of these comes next, e.g. yes,no."),
-    "units": _text(
-        "--units UNIT",
-        "Features to score: token, word or sentence.",
-        str(ASKED.units),
-        callback=_one_of("token", "word", "sentence", "role"),
+    "units": _units(
+        "Features to score: token, word or sentence.", str(ASKED.units), "token", "word", "sentence", "role"
     ),
-    "units/trace": _text(
-        "--units UNIT",
-        "Sources: sentence, document or message.",
-        "sentence",
-        callback=_one_of("sentence", "document", "message"),
-    ),
-    "units/table": _text(
-        "--units UNIT",
+    "units/trace": _units("Sources: sentence, document or message.", "sentence", "sentence", "document", "message"),
+    "units/table": _units(
         "Features to score: token (each column), or groups of columns that carry the same information.",
         str(ASKED.units),
-        callback=_one_of("token", "groups"),
+        "token",
+        "groups",
     ),
     "detail": _flag("--detail", "Show scores of single pixels if the method has them."),
     "one_scale": _flag("--one-scale", "With several methods: use one scale, shares of each method's total |score|."),
     "specials": _flag("--specials", "Show special tokens such as [CLS] and [SEP]."),
     # Evaluation.
     "metric": _texts(
-        "--metric NAME", "Metric; repeatable. List: whyformer metrics", shown="five", callback=known_metrics
+        "--metric NAME", "Metric; repeatable. List: whyformer metrics", shown="five", callback=_known("metric")
     ),
     "replace": _text(
         "--replace WHAT",
@@ -317,17 +294,16 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "address": _text("--address ADDRESS", "Address of a running Ray cluster.", shown="start a local one"),
     # The server.
     "learned": _texts(
-        "--learned FILE", "Learned method to offer (whyformer learn); repeatable.", callback=known_methods
+        "--learned FILE", "Learned method to offer (whyformer learn); repeatable.", callback=_known("method")
     ),
     "port": _number("--port N", "Port; 0 selects a free one.", 8765, min=0, max=65535),
     "host": _text("--host ADDRESS", "Address to listen on. Non-local addresses require a token.", "127.0.0.1"),
     "store": _path("--store FILE", "Database of results.", Path("whyformer.sqlite")),
-    "token": _text(
+    "token": _secret(
         "--token WORD",
         "Require this token; @FILE reads it from a file.",
         envvar="WHYFORMER_TOKEN",
         shown="generated if needed",
-        callback=secret,
     ),
     "server": _text("--server URL", "Server to pass requests on to, with OpenAI's API.", REQUIRED),
     "model/proxy": _model(
@@ -337,12 +313,11 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "time_limit": _option(float, "--time-limit SECONDS", "Longest time for one explanation.", 30.0, min=0.001),
     "waiting": _number("--waiting N", "Answers that may wait for an explanation.", 8, min=1, max=1000),
     "longest": _number("--longest N", "Longest question, documents and answer, in characters.", 20_000, min=1),
-    "key/server": _text(
+    "key/server": _secret(
         "--key WORD",
         "Bearer token of the server; @FILE reads it from a file.",
         envvar="WHYFORMER_KEY",
         shown="that of the client",
-        callback=secret,
     ),
     "trace": _flag("--trace", "Write an OpenTelemetry span per completion."),
     "trace_content": _flag("--trace-content", "With --trace: include texts in spans."),
@@ -375,7 +350,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "log": _flag("--log", "Write progress as JSON lines to stderr; hide the summary."),
 }
 # Options that the Python functions have by the same name and with the same values.
-AS_GIVEN = (
+SAME = (
     *(name for name in names_of(Writing) if name not in ("target", "choices", "passes")),
     *"cache l2 tv steps scope budget key target_column too_long".split(),
     *"part_rows batch_tokens engine workers address".split(),
@@ -385,20 +360,20 @@ AS_GIVEN = (
 class CommandArguments(SimpleNamespace):
     """The values of the options that a command takes from OPTIONS, by parameter name."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        self.settings: dict[str, Any] = {name: given[name] for name in AS_GIVEN if name in given}
-        if "target" in given:
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        self.settings: dict[str, Any] = {name: values[name] for name in SAME if name in values}
+        if "target" in values:
             target = None if self.target is None else number_or_word(self.target)
-            versus = given.get("versus")
+            versus = values.get("versus")
             self.settings["target"] = target if versus is None else (target, number_or_word(versus))
-        if given.get("passes") is not None:
+        if values.get("passes") is not None:
             self.settings["passes"] = self.passes
-        if "replace" in given:
+        if "replace" in values:
             self.settings["replace"] = None if self.replace is None else number_or_word(self.replace)
-        if "hold" in given:
+        if "hold" in values:
             self.settings["hold"] = [number_or_word(part) for part in self.hold or []] or None
-        self.settings |= options_from(given.get("option") or [])
+        self.settings |= read.options_from(values.get("option") or [])
 
     def explain(self, explainer: Any, inputs: Any) -> Any:
         return explainer.explain(inputs, method=self.method or None, **self.settings)
@@ -419,9 +394,9 @@ class CommandArguments(SimpleNamespace):
 
     def load_with_inputs(self, command: str, demo: bool = True) -> tuple[Any, Any, list[Any]]:
         """Return model, processor and inputs; ``demo``: without texts, the sentences of the demo."""
-        refuse_files(self.inputs or [], command)
+        read.refuse_files(self.inputs or [], command)
         model, processor, kind = self.load_any()
-        return model, processor, inputs_from(self.inputs or [], self.file, kind, command, demo)
+        return model, processor, read.inputs_from(self.inputs or [], self.file, kind, command, demo)
 
 
 def takes(names: str) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
@@ -513,7 +488,7 @@ def is_function(name: str) -> bool:
 
 def _made(name: str) -> tuple[Any, Any]:
     """Return what the user's function makes: a model, and its processor where it has one."""
-    made = made_by(name)
+    made = read.made_by(name)
     return made if isinstance(made, tuple) and len(made) == 2 else (made, None)
 
 
@@ -526,7 +501,7 @@ def load_any(name: str, trusted: bool = False, pickles: bool = True, tables: boo
         from whyformer.inputs.table_schema import Table
         from whyformer.run.session import LoadedModel
 
-        model, processor = _made(name) if is_function(name) else load_table(name)
+        model, processor = _made(name) if is_function(name) else read.load_table(name)
         table = isinstance(processor, Table)
         if table and not tables:
             raise BadInput(

@@ -31,20 +31,20 @@ def say_written(*paths: Path) -> None:
         typer.echo(as_symbols(f"wrote {path}"), err=True)
 
 
-def deliver(found: Any, asked: CommandArguments, plain: Any = None, **drawn: Any) -> None:
+def deliver(result: Any, asked: CommandArguments, plain: Any = None, **drawn: Any) -> None:
     """Print a result, or its JSON with --json, and write --out; the same for several inputs, a row of results each.
 
     ``plain``: what --json prints instead of one whole result.
     """
-    if type(found) is list:  # a Generation is a list, too
-        _deliver_rows(found, asked, **drawn)
+    if type(result) is list:  # a Generation is a list, too
+        _deliver_rows(result, asked, **drawn)
         return
     if asked.json:
-        print_json(found.to_dict() if plain is None else plain)
+        print_json(result.to_dict() if plain is None else plain)
     else:
-        found.show(**drawn)
+        result.show(**drawn)
     if asked.out is not None:
-        say_written(found.save(asked.out, **(drawn if asked.out.suffix in PICTURES else {})))
+        say_written(result.save(asked.out, **(drawn if asked.out.suffix in PICTURES else {})))
 
 
 def _deliver_rows(
@@ -69,8 +69,8 @@ def _deliver_rows(
         views, shared = [], drawn.pop("shared", False)
         lists = {name: drawn.pop(plural, None) for name, plural in PER_INPUT.items()}
         for i, row in enumerate(rows):
-            own = {name: values[i] for name, values in lists.items() if values} | drawn
-            views.append(view_of(row[0], **own) if len(row) == 1 else side_by_side(row, shared=shared, **own))
+            options = {name: values[i] for name, values in lists.items() if values} | drawn
+            views.append(view_of(row[0], **options) if len(row) == 1 else side_by_side(row, shared=shared, **options))
     for view in [] if asked.json else views:
         view.show()
     if asked.out is None:
@@ -89,11 +89,14 @@ def _deliver_rows(
         say_written(each.save(out))
 
 
+def _by_method(explained: Any) -> list[Any]:
+    return list(explained.values()) if isinstance(explained, dict) else [explained]
+
+
 def per_input(explained: Any) -> list[list[Explanation]]:
     """Return, per input, one explanation per method."""
-    per_method = list(explained.values()) if isinstance(explained, dict) else [explained]
     rows: list[list[Explanation]] = []
-    for row in zip(*per_method, strict=True):
+    for row in zip(*_by_method(explained), strict=True):
         # An input can give several: one per written token, or per detected object.
         rows += [list(r) for r in zip(*row, strict=True)] if isinstance(row[0], list) else [list(row)]
     return rows
@@ -101,8 +104,7 @@ def per_input(explained: Any) -> list[list[Explanation]]:
 
 def repeated(explained: Any, values: list[Any]) -> list[Any]:
     """Repeat a value per input for each of the input's explanations."""
-    explanations = next(iter(explained.values())) if isinstance(explained, dict) else explained
-    counts = [len(one) if isinstance(one, list) else 1 for one in explanations]
+    counts = [len(one) if isinstance(one, list) else 1 for one in _by_method(explained)[0]]
     return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
 
 
@@ -121,7 +123,7 @@ def next_classes(explainer: Any, raw: Any, explained: Any, asked: CommandArgumen
         fitting = {name: value for name, value in asked.settings.items() if name in names}
         return explainer.explain(raw, method=method, target=targets, progress=False, **fitting)
 
-    by_method = list(explained.values()) if isinstance(explained, dict) else [explained]
+    by_method = _by_method(explained)
     others: list[list[Explanation]] = [[] for _ in by_method[0]]
     for explanations in by_method:
         first = explanations[0]

@@ -1,18 +1,23 @@
-"""whyformer compare, recommend, check, tcav and maximize: evaluate methods, and test concepts."""
+"""whyformer methods, metrics, compare, recommend, check, tcav and maximize: methods, their evaluation, and concepts."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from whyformer.cli._input import inputs_from, lines_of, number_or_word, texts_from
 from whyformer.cli._options import SHIPPED_CLASS, SHIPPED_POOLING, CommandArguments, load, takes
-from whyformer.cli._results import deliver
+from whyformer.cli._results import deliver, print_json
 from whyformer.errors import BadInput, one_of
 from whyformer.extras import require
 from whyformer.files import IMAGES
+
+if TYPE_CHECKING:
+    from whyformer.registry import Method, Metric
 
 MODEL = "inputs file model trust_remote_code"
 JUDGED = "replace units hold target batch_size seed cache out/compare json"
@@ -86,8 +91,8 @@ def check(asked: CommandArguments) -> None:
         from whyformer.checks.check import check as run
 
         model, processor, raw = asked.load_with_inputs("check", demo=False)
-        found = run(model, raw, processor=processor, checks=asked.checks or None, method=asked.method, **asked.settings)
-        deliver(found, asked)
+        chosen = {"checks": asked.checks or None, "method": asked.method}
+        deliver(run(model, raw, processor=processor, **chosen, **asked.settings), asked)
         return
     if any((asked.inputs, asked.file, asked.checks, asked.method, asked.target, asked.cache)):
         raise BadInput(
@@ -261,3 +266,142 @@ def _unit(unit: str | None, layer: str | None, neuron: int | None, position: int
             raise typer.BadParameter("--position needs --neuron: give --neuron, too", param_hint="--position")
         return ("layer", place)
     return ("neuron", place, neuron) if position is None else ("token", place, position, neuron)
+
+
+SCOPE = "local"  # of all registered methods; global explanations are verbs (explain_global)
+LOOKS_AT = """
+uses    attention maps, gradients of the input, or inputs and outputs only (black box)
+scope   local: explains one prediction, not the model over many inputs
+signed  negative scores mark features that speak against the target
+class   the scores depend on the class that is explained
+cost    passes through the model per input
+
+Papers
+"""
+KINDS = """
+faithfulness  do the scores match what the model depends on?
+plausibility  do they agree with what people marked?
+localisation  are they on the object?
+robustness    do they stay the same under small changes of the input?
+complexity    are they concentrated on a few features?
+
+Show one metric with its formula: whyformer metrics comprehensiveness"""
+
+
+@takes("name json")
+def methods(asked: CommandArguments) -> None:
+    """List methods with what they use and what they cost.
+
+    \b
+    Examples:
+      whyformer methods
+      whyformer methods generic_attention
+      whyformer methods --json
+    """
+    from whyformer.registry import get_method, list_methods
+
+    chosen = [get_method(asked.name)] if asked.name else list(list_methods().values())
+    if asked.json:
+        shown = ("signed", "class_specific")
+        kind: dict[str, Any] = {"family": "post-hoc", "specificity": "", "scope": SCOPE}
+        print_json([_plain(m, kind | {"specificity": m.specificity}, *shown) for m in chosen])
+    elif asked.name:
+        (m,) = chosen
+        sign = "signed (for and against)" if m.signed else "unsigned (size only)"
+        depends = "depends on the class" if m.class_specific else "the same for every class"
+        looks, scores = f"{m.specificity}; post-hoc, {SCOPE}", f"{sign}; {depends}"
+        _sheet(m, {"uses": looks, "scores": scores, "cost": f"{m.cost_text} per input"})
+    else:
+        from rich.text import Text
+
+        cells = [(m.name, m.specificity, SCOPE, _yes(m.signed), _yes(m.class_specific), m.cost_text) for m in chosen]
+        _table(
+            ("method", "uses", "scope", "signed", "class", "cost"),
+            cells,
+            before=[Text("Post-hoc methods: they explain a trained model without changing it."), Text("")],
+            after=[
+                Text(LOOKS_AT.rstrip("\n")),
+                *(Text(f"{m.name}: {m.paper}", style="dim") for m in chosen),
+                Text("\nShow one method with its options: whyformer methods generic_attention"),
+            ],
+        )
+
+
+@takes("name/metric json")
+def metrics(asked: CommandArguments) -> None:
+    """List metrics with their kind and what they cost.
+
+    \b
+    Examples:
+      whyformer metrics
+      whyformer metrics comprehensiveness
+      whyformer metrics --json
+    """
+    from whyformer.registry import get_metric, list_metrics
+
+    chosen = [get_metric(asked.name)] if asked.name else list(list_metrics().values())
+    if asked.json:
+        print_json([_plain(m, {}, "kind", "higher_is_better") for m in chosen])
+    elif asked.name:
+        (m,) = chosen
+        better = "higher" if m.higher_is_better else "lower"
+        _sheet(m, {"kind": f"{m.kind}; {better} is better", "cost": f"{m.cost_text} per input"})
+    else:
+        from rich.text import Text
+
+        ordered = sorted(chosen, key=lambda m: (m.kind, m.name))
+        cells = [(m.name, m.kind, "higher" if m.higher_is_better else "lower", m.cost_text) for m in ordered]
+        _table(("metric", "kind", "better", "cost per input"), cells, after=[Text(KINDS)])
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _sheet(entry: Method | Metric, facts: dict[str, str]) -> None:
+    """Print the docstring, free to wrap at the terminal's width, then the facts and the options."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from whyformer.views.terminal.terminal_page import put
+
+    paragraphs = (inspect.getdoc(entry.run) or "").split("\n\n")
+    options = [f"  {k}={v!r}" for k, v in entry.defaults.items()] or ["  (none)"]
+    needs = ", ".join(sorted(entry.needs)).replace("_", " ") or "no model internals"
+    facts |= {"needs": needs, "paper": entry.paper}
+    width = max(map(len, facts))
+    lines = [f"{name:<{width}}  {words}" for name, words in facts.items()]
+    put(
+        Group(
+            Text(entry.name, style="bold"),
+            *(Text(" ".join(part.split()).replace("``", "") + "\n") for part in paragraphs),
+            *(Text(line) for line in [*lines, "options", *options]),
+        )
+    )
+
+
+def _table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], before: Sequence[Any] = (), after: Sequence[Any] = ()
+) -> None:
+    """Print one row per entry: the name in bold first; the last column may wrap."""
+    from rich.console import Group
+    from rich.table import Table
+
+    from whyformer.views.terminal.terminal_page import put
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for heading in headings[:-1]:
+        table.add_column(heading, no_wrap=True, style="bold" if heading == headings[0] else "")
+    table.add_column(headings[-1], overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    put(Group(*before, table, *after))
+
+
+def _plain(entry: Method | Metric, kind: dict[str, Any], *shown: str) -> dict[str, Any]:
+    """Return an entry for --json; ``shown``: its attributes, besides those that methods and metrics have."""
+    plain = (str, int, float, bool, tuple, type(None))
+    known = {"name": entry.name, "idea": entry.idea, **kind} | {name: getattr(entry, name) for name in shown}
+    known |= {"needs": sorted(entry.needs), "cost": entry.cost_text}
+    known["options"] = {k: v if isinstance(v, plain) else repr(v) for k, v in entry.defaults.items()}
+    return known | {"paper": entry.paper}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,18 +56,15 @@ def heads(asked: CommandArguments) -> None:
     importance = {"kind": asked.kind, "per": asked.per, "normalize": asked.normalize, **target, **seeded, **common}
     beside: dict[str, Any] = {}
     raw = inputs_from(asked.inputs or [], asked.file, modality, "heads") if asked.what not in WITHOUT_INPUTS else []
-    result: Any
-    order: Any
-    if asked.what == "induction":
-        result = library.induction(model, **common, **seeded)
-    elif asked.what == "circuits":
-        result = library.circuits(model, processor=processor, **seeded)
-    elif asked.what == "importance":
-        result = library.head_importance(model, raw, **importance)
-    elif asked.what == "roles":
-        result = library.roles(model, raw, **common)
-    elif asked.what == "layers":
-        result = library.layer_profile(model, raw, **target, **common)
+    measures: dict[str, Callable[[], Any]] = {
+        "induction": partial(library.induction, model, **common, **seeded),
+        "circuits": partial(library.circuits, model, processor=processor, **seeded),
+        "importance": partial(library.head_importance, model, raw, **importance),
+        "roles": partial(library.roles, model, raw, **common),
+        "layers": partial(library.layer_profile, model, raw, **target, **common),
+    }
+    if asked.what in measures:
+        result: Any = measures[asked.what]()
     else:
         demo = modality == "text" and not asked.inputs and asked.file is None
         classes = _classes(asked.labels, raw, demo, needed="gates" in (asked.what, asked.order))
@@ -80,14 +78,15 @@ def heads(asked: CommandArguments) -> None:
         elif asked.order == "random":
             result = pruned(raw, classes, order="random")
         else:  # one half finds the order, the other half tests it and a random order
-            found_on, tested_on, truth = raw[::2], raw[1::2], classes and classes[1::2]
+            first, tested_on, truth = raw[::2], raw[1::2], classes and classes[1::2]
+            order: Any
             if asked.order == "gates":
-                order = library.learn_gates(model, found_on, (classes or [])[::2], **training)
+                order = library.learn_gates(model, first, (classes or [])[::2], **training)
             else:
-                order = library.head_importance(model, found_on, **importance)
+                order = library.head_importance(model, first, **importance)
             result, chance = (pruned(tested_on, truth, order=each) for each in (order, "random"))
             beside = {"beside": [chance]}
-            sizes = f"{len(found_on)} inputs and tested on {len(tested_on)} others."
+            sizes = f"{len(first)} inputs and tested on {len(tested_on)} others."
             typer.echo(f"The order of heads was found on {sizes}", err=True)
     deliver(result, asked, plain=result.rows() if asked.what in ("roles", "layers") else None, **beside)
 
@@ -160,13 +159,13 @@ def attention(asked: CommandArguments) -> None:
 
 
 def _inputs(asked: CommandArguments, kind: str) -> dict[str, Any]:
-    given = asked.inputs or []
-    if kind == "image" and asked.model is None and not given:
+    inputs = asked.inputs or []
+    if kind == "image" and asked.model is None and not inputs:
         return {"a drawn cat": drawn_faces()["a drawn cat"]}
-    raw = inputs_from(given, asked.file, kind, "attention")
+    raw = inputs_from(inputs, asked.file, kind, "attention")
     if kind == "image":
-        return {Path(name).name: image for name, image in zip(given, raw, strict=True)}
-    return {text: text for text in (raw if given or asked.file is not None else raw[:1])}
+        return {Path(name).name: image for name, image in zip(inputs, raw, strict=True)}
+    return {text: text for text in (raw if inputs or asked.file is not None else raw[:1])}
 
 
 class _Maps:
@@ -346,14 +345,14 @@ def _sites(study: Study) -> Table:
     from rich.table import Table
 
     windowed = any(site.windows > 1 for site in study.sites)
-    several = len({site.streams for site in study.sites}) > 1
+    mixed = len({site.streams for site in study.sites}) > 1
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("#", justify="right")
     table.add_column("site", overflow="fold")
-    for heading in ("kind", "heads", "Q × K", *(["windows"] if windowed else []), *(["streams"] if several else [])):
+    for heading in ("kind", "heads", "Q × K", *(["windows"] if windowed else []), *(["streams"] if mixed else [])):
         table.add_column(heading, no_wrap=True, justify="left" if heading == "kind" else "right")
     for i, site in enumerate(study.sites):
         cells = (str(i), site.path or "(the model itself)", site.kind, str(site.heads), f"{site.queries} × {site.keys}")
         streams = " ← ".join(site.streams)
-        table.add_row(*cells, *([str(site.windows)] if windowed else []), *([streams] if several else []))
+        table.add_row(*cells, *([str(site.windows)] if windowed else []), *([streams] if mixed else []))
     return table

@@ -12,7 +12,7 @@ from whyformer.cli._options import ANSWER_LENGTH, CommandArguments, takes
 from whyformer.cli._results import deliver, deliver_report, next_classes, per_input, repeated, seen_by, written
 from whyformer.errors import BadInput, NotOffered
 
-MODEL = "model/given trust_remote_code"
+MODEL = "model/required trust_remote_code"
 ENDS = "out/explain json/explain"
 
 
@@ -91,9 +91,7 @@ def sound(asked: CommandArguments) -> None:
 
 @takes(
     "text/prompt image/prompt model/language trust_remote_code answer/prompt generate span through hops units choices "
-    "method "
-    "target/token "
-    f"versus/token option memory seed {ENDS}"
+    f"method target/token versus/token option memory seed {ENDS}"
 )
 def prompt(asked: CommandArguments) -> None:
     """Explain the next token, or the answer, of a language model.
@@ -122,8 +120,8 @@ def prompt(asked: CommandArguments) -> None:
         asked.settings["choices"] = [choice.strip() for choice in asked.choices.split(",")]
     read.refuse_file(asked.text, "explain prompt")
     text = read.text_of_stdin().rstrip("\n") if asked.text == "-" else asked.text
-    given: Any = {"text": text, "images": list(asked.image)} if asked.image else text
-    explained = asked.explain(asked.explainer("language"), given if asked.answer is None else (given, asked.answer))
+    raw: Any = {"text": text, "images": list(asked.image)} if asked.image else text
+    explained = asked.explain(asked.explainer("language"), raw if asked.answer is None else (raw, asked.answer))
     results = list(explained.values()) if isinstance(explained, dict) else [explained]
     if len(results) == 1:
         deliver(results[0], asked)
@@ -198,8 +196,8 @@ def image(asked: CommandArguments) -> None:
     titles = []
     for name, row in zip(repeated(explained, names), per_input(explained), strict=True):
         target = row[0].target  # of a detector, one of its objects
-        found = "" if target.position is None else f": {target.label or target.index}, query {target.position}"
-        titles.append(f"{name}{found}")
+        query = "" if target.position is None else f": {target.label or target.index}, query {target.position}"
+        titles.append(f"{name}{query}")
     _finish(explainer, opened, explained, asked, images=seen, titles=titles, detail=asked.detail)
 
 
@@ -374,8 +372,8 @@ def trace(asked: CommandArguments) -> None:
     lm, tokenizer = asked.load("language")
     from whyformer.language.tracing import trace
 
-    found = trace(lm, asked.run, processor=tokenizer, method=asked.method, top=asked.top, **asked.settings)
-    deliver(found, asked)
+    chosen = {"method": asked.method, "top": asked.top}
+    deliver(trace(lm, asked.run, processor=tokenizer, **chosen, **asked.settings), asked)
 
 
 def _prompt(tokenizer: Any, question: str, system: str | None, answer: str | None) -> Any:

@@ -27,11 +27,10 @@ from whyformer.version import __version__
 INTERRUPTED = 130  # as in shells, after Ctrl-C
 FIRST = ("demo", "explain")  # of the list of commands; the others follow by name
 COMMANDS = {
-    "analysis_commands": ("check", "compare", "maximize", "recommend", "tcav"),
+    "analysis_commands": ("check", "compare", "maximize", "methods", "metrics", "recommend", "tcav"),
     "attention_commands": ("attention", "capture", "heads"),
-    "catalogues": ("doctor", "methods", "metrics"),
-    "demo": ("demo",),
     "explain": ("ask", "explain", "trace"),
+    "first_steps": ("demo", "doctor"),
     "service_commands": ("batch", "learn", "proxy", "serve"),
 }
 WrongUsage: Any = typer.BadParameter.__mro__[2]  # click's root; typer imports click or brings its own, by version

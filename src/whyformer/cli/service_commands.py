@@ -10,6 +10,7 @@ import typer
 
 from whyformer.cli._options import CommandArguments, load, load_any, takes
 from whyformer.cli._results import deliver, say_written
+from whyformer.errors import BadInput
 from whyformer.extras import SHIPPED, require
 from whyformer.files import quiet
 
@@ -164,25 +165,22 @@ def proxy(asked: CommandArguments) -> None:
 
 def served_model(name: str) -> ServedModel:
     """Load a model of --model: a folder, a name on the hub, or a function that returns model and processor."""
-    from whyformer.serve.models import ServedModel, kind_of
-    from whyformer.verbs import Explainer
-
     short = Path(name).name or name  # clients do not see the path of a folder
     if (Path(name) / "1_Pooling").is_dir():  # a SentenceTransformer, which has its own pooling
-        return ServedModel(short, "similarity", Explainer(*load("encoder", name)))
-    model, processor, kind = load_any(name, tables=True)
-    explainer = Explainer(model, processor)
-    return ServedModel(short, kind_of(explainer, kind), explainer)
+        return _served(short, *load("encoder", name), "similarity")
+    return _served(short, *load_any(name, tables=True))
 
 
 def hub_model(name: str) -> ServedModel:
     """Load a model by name for a client: from the hub only, safetensors only, without running its code."""
-    from whyformer.errors import BadInput
+    if Path(name).exists():  # transformers would load this folder
+        raise BadInput(f"{name!r} cannot be loaded from here: name it with --model when the server is started.")
+    return _served(name, *load_any(name, pickles=False))
+
+
+def _served(name: str, model: Any, processor: Any, kind: str) -> ServedModel:
     from whyformer.serve.models import ServedModel, kind_of
     from whyformer.verbs import Explainer
 
-    if Path(name).exists():  # transformers would load this folder
-        raise BadInput(f"{name!r} cannot be loaded from here: name it with --model when the server is started.")
-    model, processor, kind = load_any(name, pickles=False)
     explainer = Explainer(model, processor)
     return ServedModel(name, kind_of(explainer, kind), explainer)

@@ -26,7 +26,7 @@ from whyformer.results.result import Result
 from whyformer.run.session import tracker
 from whyformer.study import study_of
 from whyformer.targets import resolve_targets
-from whyformer.views.concepts import maximized_view
+from whyformer.views.head_views import maximized_view
 from whyformer.views.view import view_of
 
 

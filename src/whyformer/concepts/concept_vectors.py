@@ -25,7 +25,7 @@ from whyformer.results.result import Result
 from whyformer.run.session import tracker
 from whyformer.shapes import Array
 from whyformer.targets import Aims
-from whyformer.views.concepts import scores_view
+from whyformer.views.head_views import scores_view
 from whyformer.views.view import view_of
 
 CLASSIFIERS = ("logistic", "sgd")

@@ -22,7 +22,7 @@ from whyformer.parameters import checked
 from whyformer.results.codec import from_plain
 from whyformer.results.interop import DataFrame, dataframe
 from whyformer.results.result import Pictured, Result
-from whyformer.results.types import Explanation
+from whyformer.results.types import Explanation, Target, Units
 from whyformer.views import Page, View, side_by_side, view_of
 from whyformer.views.header import number
 from whyformer.views.marks import Bar, Bars, TableMark
@@ -135,18 +135,8 @@ class DatasetSummary(Result):
 _Agreement = tuple[float, int, int, list[int]]  # mean rank correlation between methods, place, part, lines
 
 
-@dataclass
-class _Strengths:
-    """The sum of |score| of each explanation, and where it is. Arrays: objects would take gigabytes for 10 million."""
-
-    sums: array[float] = field(default_factory=lambda: array("d"))
-    parts: array[int] = field(default_factory=lambda: array("i"))
-    lines: array[int] = field(default_factory=lambda: array("i"))
-
-    def add(self, strength: float, part: int, line: int) -> None:
-        self.sums.append(strength)
-        self.parts.append(part)
-        self.lines.append(line)
+# The sum of |score| of each explanation, its part and line. Arrays: objects would take gigabytes for 10 million.
+_Strengths = tuple["array[float]", "array[int]", "array[int]"]
 
 
 def summary_of(dataset: ExplainedDataset, top: int) -> DatasetSummary:
@@ -154,7 +144,8 @@ def summary_of(dataset: ExplainedDataset, top: int) -> DatasetSummary:
     tallies = Tallies()
     least: list[_Agreement] = []
     agreement, compared = 0.0, 0
-    strengths: defaultdict[tuple[str, str], _Strengths] = defaultdict(_Strengths)  # by method and class
+    strengths: defaultdict[tuple[str, str], _Strengths]  # by method and class
+    strengths = defaultdict(lambda: (array("d"), array("i"), array("i")))
     for commit in dataset.parts:
         with dataset._reading(commit.part):
             lines = dataset.table(commit.part, READ).to_pylist()
@@ -163,9 +154,12 @@ def summary_of(dataset: ExplainedDataset, top: int) -> DatasetSummary:
                 plain = ~np.asarray(entry["units"]["special"], bool)
                 entry["plain_scores"] = scores[plain] if plain.any() else scores
                 strength = float(np.abs(entry["plain_scores"]).sum())
-                method = from_plain(str, entry["method"], "method")
-                strengths[method, _target(entry)].add(strength, commit.part, line)
-                tallies.add(method, _target(entry), entry["units"], scores)
+                method, target = from_plain(str, entry["method"], "method"), str(Target(**entry["target"]))
+                sums, parts, rows_of = strengths[method, target]
+                sums.append(strength)
+                parts.append(commit.part)
+                rows_of.append(line)
+                tallies.add(method, target, Units(**entry["units"]), scores)
             if len(dataset.methods) > 1:
                 here = list(_agreements(commit.part, lines))
                 agreement, compared = agreement + sum(value for value, *_ in here), compared + len(here)
@@ -189,17 +183,11 @@ def summary_of(dataset: ExplainedDataset, top: int) -> DatasetSummary:
     )
 
 
-def _target(entry: dict[str, Any]) -> str:
-    label = entry["target"]["label"] or str(entry["target"]["index"])
-    versus = entry["target"]["versus"]
-    return label if versus is None else f"{label} rather than {entry['target']['versus_label'] or versus}"
-
-
 def _outliers(dataset: ExplainedDataset, strengths: Mapping[tuple[str, str], _Strengths], top: int) -> Iterator[Case]:
     """Rows far from the median of their method and class: in units of 1.4826 times the median distance."""
     far: list[tuple[float, int, int, str]] = []
-    for (method, target), entries in sorted(strengths.items()):
-        values = np.frombuffer(entries.sums)
+    for (method, target), (sums, parts, lines) in sorted(strengths.items(), key=lambda item: item[0]):
+        values = np.frombuffer(sums)
         away = values - np.median(values)
         usual = 1.4826 * float(np.median(np.abs(away)))
         if usual == 0:
@@ -207,7 +195,7 @@ def _outliers(dataset: ExplainedDataset, strengths: Mapping[tuple[str, str], _St
         for i in np.argsort(-np.abs(away), kind="stable")[:top]:
             what = "higher" if away[i] > 0 else "lower"
             reason = f"sum of scores by {method} {what} than usual for {target}"
-            far.append((float(away[i]) / usual, entries.parts[i], entries.lines[i], reason))
+            far.append((float(away[i]) / usual, parts[i], lines[i], reason))
     far.sort(key=lambda entry: -abs(entry[0]))
     for distance, part, line, reason in far[:top]:
         yield _case(dataset, part, [line], reason, distance)
@@ -221,10 +209,10 @@ def _agreements(part: int, lines: Sequence[dict[str, Any]]) -> Iterator[_Agreeme
     for line, entry in enumerate(lines):
         rows.setdefault((entry["place"], entry["step"]), []).append(line)
     for (place, _), members in rows.items():
-        several = [lines[i]["plain_scores"] for i in members]
-        if len(several) < 2 or len({len(s) for s in several}) > 1 or len(several[0]) < FEWEST:
+        scores = [lines[i]["plain_scores"] for i in members]
+        if len(scores) < 2 or len({len(s) for s in scores}) > 1 or len(scores[0]) < FEWEST:
             continue
-        pairs = spearman(np.stack(several))[np.triu_indices(len(several), 1)]
+        pairs = spearman(np.stack(scores))[np.triu_indices(len(scores), 1)]
         if not np.isnan(pairs).all():
             yield float(np.nanmean(pairs)), place, part, members
 
@@ -313,7 +301,7 @@ class ExplainedDataset(Pictured):
 
     @property
     def _same(self) -> dict[str, Any]:
-        """What all explanations have in common, and the manifest knows."""
+        """Fields that are the same for all explanations, from the manifest."""
         versions = {name: self.asked[name] for name in ("whyformer", "torch")}
         versions |= {"python": platform.python_version()}
         return {"seed": self.asked["seed"], "model": self.asked["model"], "versions": versions}
@@ -334,8 +322,8 @@ class ExplainedDataset(Pictured):
         if not by_method:
             reason = [f["reason"] for f in self.failures() if f["place"] == place]
             raise BadInput(f"row {place} could not be explained: {reason[0] if reason else 'reason unknown'}")
-        several = any(chosen[job_folder.SEVERAL].to_pylist())
-        return by_method if several else {name: each[0] for name, each in by_method.items()}
+        per_step = any(chosen[job_folder.SEVERAL].to_pylist())
+        return by_method if per_step else {name: each[0] for name, each in by_method.items()}
 
     def table(self, part: int, columns: Sequence[str] | None = None) -> Any:
         """Return one part as a pyarrow table."""

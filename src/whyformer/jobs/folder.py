@@ -23,19 +23,9 @@ from typing import IO, Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from whyformer import files
 from whyformer.errors import BadInput, JobStopped, reading
-from whyformer.files import (
-    PRIVATE,
-    UNFINISHED,
-    Damaged,
-    append_to,
-    is_file,
-    parsed,
-    private_folder,
-    read_json,
-    require_room,
-    write_file,
-)
+from whyformer.files import write_file
 from whyformer.jobs.source import Part, Row, arrow
 from whyformer.results.codec import filled, from_plain, mapping, to_plain
 from whyformer.results.result import FORMAT as RESULT
@@ -46,6 +36,11 @@ AT_ONCE = 64  # rows
 SEVERAL = "step"  # which of several explanations of one row
 PLACE = {"row_id": str, "place": int, "name": str, SEVERAL: int}
 PARTS = {"target": Target, "prediction": Target, "units": Units, "cost": Cost}
+# Fields of an Explanation that have a column.
+FIELDS = (
+    *("method", "target", "prediction", "units", "scores", "value", "base", "scalar", "signed", "checks", "readout"),
+    *("cost", "warnings", "options", "changed"),
+)
 
 
 @dataclass(frozen=True)
@@ -62,9 +57,8 @@ class Failure:
 
 def arrow_type(hint: Any) -> Any:
     """Return the Arrow type of an annotation; None if there is none (JSON is used)."""
-    pa = arrow(WHY)
+    pa, origin, inner = arrow(WHY), get_origin(hint), get_args(hint)
     plain = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-    origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         rest = [part for part in inner if part is not type(None)]
         return arrow_type(rest[0]) if len(rest) == 1 else None
@@ -92,28 +86,12 @@ def _as_json(kind: Any) -> tuple[str, ...]:
 @cache
 def schema() -> Any:
     """The columns of explanations: lists, structs and plain values, as other libraries lack maps and dictionaries."""
-    pa = arrow(WHY)
-    return pa.schema(
-        [
-            ("row_id", pa.string()),
-            ("place", pa.int64()),
-            ("name", pa.string()),
-            (SEVERAL, pa.int32()),
-            ("method", pa.string()),
-            *((name, arrow_type(kind)) for name, kind in PARTS.items() if name != "cost"),
-            ("scores", pa.list_(pa.float32())),
-            ("value", pa.float64()),
-            ("base", pa.float64()),
-            ("scalar", pa.string()),
-            ("signed", pa.bool_()),
-            ("checks", pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))),
-            ("readout", pa.string()),
-            ("cost", arrow_type(Cost)),
-            ("warnings", pa.list_(pa.string())),
-            ("options", pa.string()),
-            ("changed", pa.list_(pa.string())),
-        ]
-    )
+    pa, hints = arrow(WHY), _hints(Explanation)
+    types = {name: arrow_type(kind) for name, kind in PLACE.items()} | {SEVERAL: pa.int32()}
+    types |= {name: arrow_type(hints[name]) or pa.string() for name in FIELDS}
+    check = pa.struct([("name", pa.string()), ("value", pa.float64())])
+    types |= {"scores": pa.list_(pa.float32()), "checks": pa.list_(check)}
+    return pa.schema([*types.items()])
 
 
 @cache
@@ -132,13 +110,10 @@ def table_of(entries: Sequence[Entry]) -> Any:
         "place": [row.place for row, _, _ in entries],
         "name": [row.name for row, _, _ in entries],
         SEVERAL: [step for _, step, _ in entries],
+        **{name: [_struct(getattr(e, name)) for _, _, e in entries] for name in FIELDS if name != "scores"},
         "checks": [[{"name": k, "value": v} for k, v in e.checks.items()] for _, _, e in entries],
         "options": [json.dumps(to_plain(e.options), ensure_ascii=False) for _, _, e in entries],
     }
-    for name in ("method", "value", "base", "scalar", "signed", "readout", "warnings", "changed"):
-        columns[name] = [getattr(e, name) for _, _, e in entries]
-    for name in PARTS:
-        columns[name] = [_struct(getattr(e, name)) for _, _, e in entries]
     arrays = {name: pa.array(values, type=schema().field(name).type) for name, values in columns.items()}
     scores = [e.scores for _, _, e in entries]
     ends = np.cumsum([0, *map(len, scores)], dtype=np.int32)
@@ -174,10 +149,10 @@ def read_part(path: Path, schema: Any) -> Any:
         groups = (file.metadata.row_group(number) for number in range(file.num_row_groups))
         columns = [group.column(number) for group in groups for number in range(group.num_columns)]
         values = sum(4 * each.num_values + each.total_uncompressed_size for each in columns)
-        require_room((0, values), path.stat().st_size)  # as words: each becomes an object
+        files.require_room((0, values), path.stat().st_size)  # as words: each becomes an object
     for batch in pa.parquet.ParquetFile(path).iter_batches(AT_ONCE, columns=schema.names):
         size += batch.nbytes
-        require_room((size, 0), path.stat().st_size)
+        files.require_room((size, 0), path.stat().st_size)
         batches.append(batch)
     return pa.Table.from_batches(batches, batches[0].schema if batches else schema).select(schema.names).cast(schema)
 
@@ -189,11 +164,11 @@ def explanations_in(table: Any, same: dict[str, Any]) -> Iterator[tuple[dict[str
             place = {name: from_plain(kind, entry.pop(name), name) for name, kind in PLACE.items()}
             for name, kind in PARTS.items():
                 part = mapping(entry[name], name)
-                entry[name] = part | {field: parsed(part[field]) for field in _as_json(kind)}
+                entry[name] = part | {field: files.parsed(part[field]) for field in _as_json(kind)}
             entry |= {
                 "scores": np.array(entry["scores"], np.float32),
                 "checks": {check["name"]: check["value"] for check in entry["checks"]},
-                "options": parsed(entry["options"]),
+                "options": files.parsed(entry["options"]),
             }
             yield place, Explanation._from_dict({"format": RESULT, **entry, **same})
 
@@ -227,7 +202,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Written:
-    """What a worker made of a part: its commit, and files as they are to be written."""
+    """The result of a part: its commit, and the bytes of its files."""
 
     commit: Commit
     data: bytes
@@ -244,9 +219,9 @@ class JobFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """The folder, for this process alone."""
-        private_folder(self.folder, "out")
+        files.private_folder(self.folder, "out")
         with self._stopping():
-            lock = append_to(self.folder / LOCK)
+            lock = files.append_to(self.folder / LOCK)
         with lock:
             _lock(lock, self.folder)
             yield
@@ -254,8 +229,10 @@ class JobFolder:
     def begin(self, source: str, asked: Mapping[str, Any]) -> None:
         """Start in a new folder, or resume a job with the same parameters; raise if they differ."""
         path = self.folder / MANIFEST
-        if not is_file(path):
-            strangers = sorted(p.name for p in self.folder.iterdir() if p.name != LOCK and UNFINISHED not in p.name)
+        if not files.is_file(path):
+            strangers = sorted(
+                p.name for p in self.folder.iterdir() if p.name != LOCK and files.UNFINISHED not in p.name
+            )
             if strangers:
                 raise BadInput(
                     f"out={str(self.folder)!r} contains other files ({strangers[0]}): give a new or an empty folder."
@@ -270,13 +247,13 @@ class JobFolder:
                 "resume it, or give another folder."
             )
         for kind in (EXPLANATIONS, ERRORS):
-            private_folder(self.folder / kind, kind)
-        for leftover in self.folder.rglob(f"*{UNFINISHED}"):
+            files.private_folder(self.folder / kind, kind)
+        for leftover in self.folder.rglob(f"*{files.UNFINISHED}"):
             leftover.unlink()
         for commit in read_commits(self.folder):
             file = part_file(self.folder, commit.part)
-            whole = is_file(file) and file.stat().st_size == commit.bytes
-            if whole and (not commit.errors or is_file(part_file(self.folder, commit.part, ERRORS))):
+            whole = files.is_file(file) and file.stat().st_size == commit.bytes
+            if whole and (not commit.errors or files.is_file(part_file(self.folder, commit.part, ERRORS))):
                 self.commits[commit.part] = commit  # others are made again
 
     def left(self, parts: Iterator[Part]) -> Iterator[Part]:
@@ -311,10 +288,10 @@ class JobFolder:
     def write(self, path: Path, data: bytes) -> None:
         """Write a file atomically."""
         with self._stopping():
-            write_file(path, data, PRIVATE)
+            write_file(path, data, files.PRIVATE)
 
     def _append(self, line: str) -> None:
-        with append_to(self.folder / COMMITS) as log:
+        with files.append_to(self.folder / COMMITS) as log:
             start = log.seek(0, os.SEEK_END)
             if start:  # a line that was cut short by a crash is no commit: the next one begins on its own
                 log.seek(start - 1)
@@ -348,27 +325,27 @@ def part_file(folder: Path, part: int, kind: str = EXPLANATIONS) -> Path:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
-    if not is_file(path):
+    if not files.is_file(path):
         raise BadInput(f"{str(folder)!r} is not an explained dataset: it has no {MANIFEST}.")
     with reading(f"{str(path)!r} cannot be read", "Give a folder that this version of explain_dataset wrote."):
-        manifest = mapping(read_json(path), "it")
+        manifest = mapping(files.read_json(path), "it")
         asked = mapping(manifest["asked"], "asked")
         for name, kind in ASKED.items():
             from_plain(kind, asked.get(name), name)
         from_plain(str, manifest["source"], "source")
         if manifest["format"] != FORMAT or min(asked[name] for name in SIZES) < 1:
-            raise Damaged(f"it has another format than {FORMAT}, or an impossible size")
+            raise files.Damaged(f"it has another format than {FORMAT}, or an impossible size")
     return manifest
 
 
 def read_commits(folder: Path) -> Iterator[Commit]:
     """Yield committed parts; lines cut short by a crash are skipped. The last record of a part wins."""
     path = folder / COMMITS
-    if not is_file(path):
+    if not files.is_file(path):
         return
     for line in path.read_bytes().splitlines():
         try:
-            plain = parsed(line.decode())
+            plain = files.parsed(line.decode())
         except ValueError:
             continue
         with reading(f"{str(path)!r} cannot be read", "Delete it, and run the same job again."):

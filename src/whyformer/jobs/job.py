@@ -122,7 +122,7 @@ def explain_dataset(
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> wf.explain_dataset(model, "reviews.csv", column="text", out="reviews", tokenizer=tokenizer)
     """
-    given = dict(locals())
+    arguments = dict(locals())
     arrow(WHY)
     if engine == "ray":
         require("ray", why="engine='ray'")  # before anything is done
@@ -147,7 +147,7 @@ def explain_dataset(
     work = Work(names, settings, tokens, most, too_long == "cut", target_column is not None, learned)
     store = JobFolder(folder)
     with store.held():
-        store.begin(rows.name, _asked(given, explainer, columns, work, part_rows))
+        store.begin(rows.name, _asked(arguments, explainer, columns, work, part_rows))
         done = store.commits.values()
         shown = Progress(progress, rows.size, sum(c.rows for c in done), sum(c.errors for c in done))
         worker = Worker(explainer, work, any(c.explanations for c in done))
@@ -237,36 +237,36 @@ def _admitted(names: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
     for name, value in request.rest.items():
         for m in [m for m in methods if name in m.options] or methods[:1]:
             m.checked({name: value})
-    own = {name: value for name, value in options.items() if name not in request.rest}
-    return options | parameters.parameters_of(CoreExplainer.explain).admit(own)
+    shared = {name: value for name, value in options.items() if name not in request.rest}
+    return options | parameters.parameters_of(CoreExplainer.explain).admit(shared)
 
 
 def _sizes(
     folder: Path, explainer: CoreExplainer, part_rows: int | None, tokens: int | None, most: int | None
 ) -> tuple[int, int, int]:
-    """Of parts and batches: as asked, as the job in the folder has them, or as suits the device."""
+    """Return the sizes of parts and batches: those passed, those of the job in the folder, or the device's defaults."""
     usual = dict(zip(("batch_tokens", "batch_size"), sizes_for(explainer), strict=True)) | {"part_rows": PART_ROWS}
     sizes = usual | (read_manifest(folder)["asked"] if is_file(folder / MANIFEST) else {})
     return part_rows or sizes["part_rows"], tokens or sizes["batch_tokens"], most or sizes["batch_size"]
 
 
 def _asked(
-    given: Mapping[str, Any], explainer: CoreExplainer, columns: RowFields, work: Work, part_rows: int
+    arguments: Mapping[str, Any], explainer: CoreExplainer, columns: RowFields, work: Work, part_rows: int
 ) -> dict[str, Any]:
-    """What the numbers depend on, by names that a user knows; a job goes on only where all of it is as it was."""
+    """Return all parameters that scores depend on; a job is resumed only if they are unchanged."""
     question = explainer.question()
     model = question.pop("model")
     held = {name: _named(value) for name, value in question.items() if name != "versions"}
     return {
         **question["versions"],
-        **{name: _named(value) for name, value in given.items() if name not in RESOLVED},
+        **{name: _named(value) for name, value in arguments.items() if name not in RESOLVED},
         **held,
         "model": type(model).__name__,
         "weights": _named(model),
         "column": list(columns.chosen) or None,
         "key": columns.key,
         "method": list(work.methods),
-        "options": {name: _named(value) for name, value in sorted(given["options"].items())},
+        "options": {name: _named(value) for name, value in sorted(arguments["options"].items())},
         "part_rows": part_rows,
         "batch_tokens": work.tokens,
         "batch_size": work.most,

@@ -47,10 +47,9 @@ class Pool:
 
     def __init__(self, staff: Processes | Actors, proven: bool) -> None:
         self.staff, self.proven = staff, proven
-        self.starting: dict[Any, Any] = {}  # what it will say → worker
-        self.busy: dict[Any, tuple[Any, Part]] = {}  # what will come → worker, part
-        self.load: dict[Any, int] = {}  # of the workers that are ready
-        self.again: deque[Part] = deque()
+        self.pending: dict[Any, tuple[Any, Part | None]] = {}  # answer → worker and its part; None: it is starting
+        self.load: dict[Any, int] = {}  # parts of each worker that is ready
+        self.lost: deque[Part] = deque()
         self.attempts: dict[int, int] = {}
 
     def run(self, parts: Iterator[Part], commit: Callable[[Written], object]) -> None:
@@ -61,10 +60,11 @@ class Pool:
             waiting: Iterator[Part] | None = parts
             while True:
                 waiting = self._feed(waiting)
-                if waiting is None and not self.busy and not self.again:
+                busy = any(part is not None for _, part in self.pending.values())
+                if waiting is None and not busy and not self.lost:
                     return
-                done = self.staff.wait([*self.busy, *self.starting], PATIENCE)
-                if not done and not self.busy:
+                done = self.staff.wait([*self.pending], PATIENCE)
+                if not done and not busy:
                     raise JobStopped(
                         f"no worker could be started in {PATIENCE:.0f} seconds. Finished parts are saved: free a CPU "
                         "(and a GPU, if the job uses them) and run the job again to resume."
@@ -75,29 +75,29 @@ class Pool:
                     except Gone as error:
                         self._lost(answer, error)
         finally:
-            for worker in [*self.load, *self.starting.values()]:
+            for worker in [*self.load, *(worker for worker, part in self.pending.values() if part is None)]:
                 self.staff.end(worker)
 
     def _start(self) -> None:
         worker, answer = self.staff.start()
-        self.starting[answer] = worker
+        self.pending[answer] = worker, None
 
     def _feed(self, parts: Iterator[Part] | None) -> Iterator[Part] | None:
         """Give parts to the workers that have room; None when the input has ended."""
         while room := [worker for worker, load in self.load.items() if load < IN_FLIGHT]:
-            part = self.again.popleft() if self.again else next(parts, None) if parts is not None else None
+            part = self.lost.popleft() if self.lost else next(parts, None) if parts is not None else None
             if part is None:
                 return None
             worker = min(room, key=self.load.__getitem__)
             self.load[worker] += 1
-            self.busy[self.staff.give(worker, part, self.proven)] = worker, part
+            self.pending[self.staff.give(worker, part, self.proven)] = worker, part
         return parts
 
     def _heard(self, answer: Any, said: Any, commit: Callable[[Written], object]) -> None:
-        if answer in self.starting:
-            self.load[self.starting.pop(answer)] = 0
+        worker, part = self.pending.pop(answer)
+        if part is None:
+            self.load[worker] = 0
             return
-        worker, _ = self.busy.pop(answer)
         if worker in self.load:
             self.load[worker] -= 1
         self.proven = self.proven or said.commit.explanations > 0
@@ -105,15 +105,11 @@ class Pool:
 
     def _lost(self, answer: Any, error: Exception) -> None:
         """Replace a worker that died, and queue its parts again."""
-        if answer in self.starting:
-            del self.starting[answer]
-            self._count(-1, error)
-            self._start()
-            return
-        worker, part = self.busy.pop(answer)
-        self._count(part.number, error)
-        self.again.append(part)
-        if self.load.pop(worker, None) is not None:
+        worker, part = self.pending.pop(answer)
+        self._count(-1 if part is None else part.number, error)
+        if part is not None:
+            self.lost.append(part)
+        if part is None or self.load.pop(worker, None) is not None:
             self._start()
 
     def _count(self, number: int, error: Exception) -> None:
@@ -129,8 +125,8 @@ class Pool:
 
 def require_whole(model: nn.Module, why: str) -> None:
     """Raise if a model is not on one device, because workers get copies."""
-    places = {p.device for p in model.parameters()}
-    if len(places) > 1 or any(place.type == "meta" for place in places):
+    devices = {p.device for p in model.parameters()}
+    if len(devices) > 1 or any(device.type == "meta" for device in devices):
         raise BadInput(
             f"{why} gives each worker a copy of the model, and this one is distributed over devices or offloaded: use "
             "engine='local' without workers, or load the model onto one device."
@@ -160,7 +156,7 @@ AT_START = (
 
 
 def devices_of(device: torch.device, workers: int, gpus: int) -> list[str]:
-    """Where each worker has its model: GPUs in turn, beginning with the model's own, where it is on one."""
+    """Return the device of each worker: GPUs in turn, from the model's own, if the model is on a GPU."""
     if device.type != "cuda" or not gpus:
         return [str(device)] * workers
     return [f"cuda:{((device.index or 0) + number) % gpus}" for number in range(workers)]
@@ -240,7 +236,7 @@ class Processes:
 
 
 def _saved(what: Any) -> bytes:
-    """As bytes, from which a worker reads the weights onto its device; none is copied on a GPU."""
+    """Serialize the model and the task for workers, which load the weights onto their devices."""
     stream = io.BytesIO()
     try:
         torch.save(what, stream)

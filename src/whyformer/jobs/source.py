@@ -195,13 +195,13 @@ class RowFields:
         return likely[0]
 
     def name(self, row: Any) -> str:
-        """What the row is called: by its key, or by the input."""
+        """Return the name of a row, from its key column or from the input."""
         if self.key is not None:
             return str(row.get(self.key, "")) if isinstance(row, Mapping) else ""
         return self.names(row) if self.names is not None else ""
 
     def target(self, row: Any) -> Any:
-        """What is explained of this row: a class by its name, or by its number; None for what the model says."""
+        """Return the target of a row: the name or number of a class, or None for the prediction."""
         if self.aim is None or not isinstance(row, Mapping):
             return None
         cell: Any = row.get(self.aim)
@@ -210,7 +210,7 @@ class RowFields:
         return cell.item() if isinstance(cell, np.generic) else cell
 
     def content(self, row: Any) -> Any:
-        """What is explained of a row."""
+        """Return the input in a row."""
         if not isinstance(row, Mapping):
             return row
         if self.table is not None and not self.chosen:

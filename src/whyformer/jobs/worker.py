@@ -17,6 +17,7 @@ from whyformer.inputs.text import TextRead
 from whyformer.jobs.folder import WHY, Commit, Entry, Failure, Written, failure_schema, parquet_bytes, table_of
 from whyformer.jobs.source import Part, Row, Unreadable, arrow, batches_of
 from whyformer.registry import get_method
+from whyformer.results.types import Units, word_pieces
 from whyformer.run.session import POSITIONS
 from whyformer.shapes import Array
 
@@ -36,8 +37,8 @@ class Tallies:
         self.dropped = 0
         self.unit = "unit"
 
-    def add(self, method: str, target: str, units: Mapping[str, Any], scores: Array) -> None:
-        """One explanation: its units as they are in a file."""
+    def add(self, method: str, target: str, units: Units, scores: Array) -> None:
+        """Count the units of one explanation."""
         sums = self.sums.setdefault((method, target), {})
         self.rows[method, target] += 1
         for name, score in self._named(units, scores):
@@ -50,16 +51,21 @@ class Tallies:
             self.dropped += len(sums) - len(often)
             self.sums[method, target] = often
 
-    def _named(self, units: Mapping[str, Any], scores: Array) -> Iterator[tuple[str, float]]:
-        if units["values"] is None and units["grid"] is not None:
+    def _named(self, units: Units, scores: Array) -> Iterator[tuple[str, float]]:
+        """Yield names and scores: of columns, of nine regions of a picture, or of words in lower case."""
+        if units.values is None and units.grid is not None:
             self.unit = "region"
-            return _regions(units, scores)
-        if units["values"] is None and units["word"] is not None:
+            yield from _regions(units, scores).items()
+        elif units.values is None and units.word is not None:
             self.unit = "word"
-            return _words(units, scores)
-        self.unit = self.unit if units["values"] is None else "column"
-        each = zip(units["labels"], scores, units["special"], strict=True)
-        return ((label, float(score)) for label, score, special in each if not special)
+            for members in word_pieces(units, range(len(scores))):
+                name = units.text_of(members)
+                if name.removeprefix("##").lstrip("Ġ▁"):  # not a space alone
+                    yield name.casefold(), float(sum(scores[i] for i in members))
+        else:
+            self.unit = self.unit if units.values is None else "column"
+            each = zip(units.labels, scores, units.special, strict=True)
+            yield from ((label, float(score)) for label, score, special in each if not special)
 
     def importances(self, most: int) -> tuple[list[tuple[str, str, str, int, float, float]], int]:
         """(method, class, unit, count, mean, mean size), the largest first; and how many are left out."""
@@ -75,34 +81,15 @@ class Tallies:
         return listed, left_out
 
 
-def _words(units: Mapping[str, Any], scores: Array) -> Iterator[tuple[str, float]]:
-    """Yield words in lower case and the sum of their tokens' scores, without special tokens."""
-    groups: dict[int, list[int]] = {}
-    for i, word in enumerate(units["word"]):
-        if word >= 0:
-            groups.setdefault(word, []).append(i)
-    text, spans, labels = units["text"], units["spans"], units["labels"]
-    for members in groups.values():
-        name = ""
-        if text is not None and spans is not None:
-            name = text[spans[members[0]][0] : spans[members[-1]][1]].strip()
-        name = name or "".join(labels[i].removeprefix("##").lstrip("Ġ▁") for i in members)
-        if name:
-            yield name.casefold(), float(sum(scores[i] for i in members))
-
-
-def _regions(units: Mapping[str, Any], scores: Array) -> Iterator[tuple[str, float]]:
-    """Yield nine regions of the picture, and the sum of the patches in each."""
-    rows, columns = units["grid"]
-    stream, special = units["stream"], units["special"]
-    image = "image" if len(set(stream)) > 1 else stream[0]
-    patches = [i for i in range(len(scores)) if not special[i] and stream[i] == image]  # as Units.is_patch
+def _regions(units: Units, scores: Array) -> dict[str, float]:
+    """Return nine regions of the picture, and the sum of the patches in each."""
+    rows, columns = units.grid or (0, 0)
     sums: dict[str, float] = {}
-    for place, i in enumerate(patches[: rows * columns]):
+    for place, i in enumerate([i for i in range(len(scores)) if units.is_patch(i)][: rows * columns]):
         row, column = divmod(place, columns)
         name = f"{DOWN[row * 3 // rows]} {ACROSS[column * 3 // columns]}".replace("middle middle", "centre")
         sums[name] = sums.get(name, 0.0) + float(scores[i])
-    yield from sums.items()
+    return sums
 
 
 TELLING = 8  # rows that fail together, before any was explained: then it is not the rows
@@ -113,7 +100,7 @@ SHOWN = 200  # characters of a row in its error
 
 @dataclass(frozen=True)
 class Work:
-    """What is asked of every row, the same for all workers."""
+    """The methods and options of a job, the same for all rows and workers."""
 
     methods: tuple[str, ...]
     options: dict[str, Any] = field(default_factory=dict)  # for explain
@@ -248,8 +235,8 @@ class Worker:
         entries: list[Entry] = []
         for explained in by_method.values():
             for row, each in zip(rows, explained, strict=True):
-                several = each if isinstance(each, list) else [each]
-                entries += [(row, step, explanation) for step, explanation in enumerate(several)]
+                explanations = each if isinstance(each, list) else [each]
+                entries += [(row, step, explanation) for step, explanation in enumerate(explanations)]
         return entries
 
     def _refuse_for_all(self, error: Exception) -> None:

@@ -129,7 +129,7 @@ class Learned(Result, Named):
 
     what: ClassVar[str] = "learned method"
     last: ClassVar[tuple[str, ...]] = ("weights",)
-    own: ClassVar[tuple[str, ...]] = (SUFFIX,)
+    endings: ClassVar[tuple[str, ...]] = (SUFFIX,)
 
     model: str  # class
     fingerprint: str  # of the model's weights
@@ -205,7 +205,7 @@ class Learned(Result, Named):
 
     # The file: safetensors, with the rest as JSON in its metadata.
 
-    def _write_own(self, path: Path) -> None:
+    def _write_file(self, path: Path) -> None:
         from safetensors.numpy import save
 
         header = json.dumps({k: v for k, v in self.to_dict().items() if k != "weights"}, ensure_ascii=False)
@@ -214,7 +214,7 @@ class Learned(Result, Named):
         register_named(_method(self), path)
 
     @classmethod
-    def _read_own(cls, path: Path) -> Learned:
+    def _read_file(cls, path: Path) -> Learned:
         from safetensors import safe_open
 
         with safe_open(str(path), "numpy") as file:

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from whyformer.errors import BadInput
 from whyformer.extras import require
 from whyformer.language.citations import TEXTS, documents_by_name
-from whyformer.serve.safety import Asked, Name
+from whyformer.serve.messages import Asked, Name
 from whyformer.version import __version__
 
 FIELD = "whyformer"  # of requests and replies
@@ -140,7 +140,7 @@ def _named(documents: Any) -> dict[str, str]:
 
 @dataclass
 class Reply:
-    """What a reply says, read while it is passed on."""
+    """The content of a reply, read while it is passed on."""
 
     facts: dict[str, Any] = field(default_factory=dict)  # id, model, created, usage
     answer: StringIO = field(default_factory=StringIO)  # of the first choice
@@ -206,6 +206,18 @@ NOT_SET_UP = (
 log = logging.getLogger("whyformer.proxy")
 
 
+@dataclass(frozen=True)
+class Completion:
+    """A chat completion that has ended, and what is known of it."""
+
+    begun: int  # nanoseconds
+    headers: Mapping[str, str]
+    request: ChatRequest
+    reply: Reply
+    added: Mapping[str, Any] | None
+    trouble: str = ""  # the status or class of an error
+
+
 class Telemetry:
     """Writes spans through the configured OpenTelemetry SDK. content: include texts, too."""
 
@@ -221,24 +233,15 @@ class Telemetry:
         self._server: dict[str, Any] = {"server.address": address.hostname or ""}
         self._server |= {"server.port": address.port} if address.port else {}
 
-    def record(
-        self,
-        begun: int,
-        headers: Mapping[str, str],
-        request: ChatRequest,
-        reply: Reply,
-        added: Mapping[str, Any] | None,
-        trouble: str = "",
-    ) -> None:
-        """Write one span, from ``begun`` (nanoseconds) until now; ``trouble``: the status or class of an error."""
+    def record(self, done: Completion) -> None:
+        """Write one span, until now."""
         try:
-            self._write(begun, headers, self._attributes(request, reply, added, trouble), added, trouble)
+            self._write(done, self._attributes(done))
         except Exception:  # an answer does not fail because of its span
             log.exception("the span of a completion was not written")
 
-    def _attributes(
-        self, request: ChatRequest, reply: Reply, added: Mapping[str, Any] | None, trouble: str
-    ) -> dict[str, Any]:
+    def _attributes(self, done: Completion) -> dict[str, Any]:
+        request, reply = done.request, done.reply
         model = str(request.content.get("model", ""))
         # The API in front is OpenAI's; what is behind it is not known here.
         attributes: dict[str, Any] = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "openai", **self._server}
@@ -261,30 +264,23 @@ class Telemetry:
             attributes["gen_ai.input.messages"] = json.dumps(request.messages)
             said = {"role": "assistant", "content": reply.answer.getvalue()}
             attributes["gen_ai.output.messages"] = json.dumps([said])
-        attributes |= {"error.type": trouble} if trouble else {}
-        attributes |= self._summary(added)
-        return attributes
+        attributes |= {"error.type": done.trouble} if done.trouble else {}
+        return attributes | self._summary(done.added)
 
-    def _write(
-        self,
-        begun: int,
-        headers: Mapping[str, str],
-        attributes: Mapping[str, Any],
-        added: Mapping[str, Any] | None,
-        trouble: str,
-    ) -> None:
+    def _write(self, done: Completion, attributes: Mapping[str, Any]) -> None:
         # The parent is the span of a server instrumentation around this proxy, or else that of the client.
         around = self._trace.get_current_span().get_span_context().is_valid
         span = self._tracer.start_span(
             f"chat {attributes.get('gen_ai.request.model', '')}".strip(),
-            context=None if around else self._extract(dict(headers)),
+            context=None if around else self._extract(dict(done.headers)),
             kind=self._trace.SpanKind.CLIENT,
             attributes=attributes,
-            start_time=begun,
+            start_time=done.begun,
         )
-        for number, sentence in enumerate((added or {}).get("citations", ())):
-            span.add_event("whyformer.citation", self._scores(number, sentence, added or {}))
-        if trouble:
+        added = done.added or {}
+        for number, sentence in enumerate(added.get("citations", ())):
+            span.add_event("whyformer.citation", self._scores(number, sentence, added))
+        if done.trouble:
             span.set_status(self._trace.StatusCode.ERROR)
         span.end()
 

@@ -22,21 +22,11 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from whyformer.errors import BadInput
 from whyformer.inputs.completions import CompletionServer
 from whyformer.language.citations import Citations, cite
-from whyformer.proxy.chat import (
-    DONE,
-    FIELD,
-    ChatRequest,
-    Reply,
-    Telemetry,
-    event_of,
-    question_of,
-    read_request,
-    with_field,
-)
+from whyformer.proxy import chat
 from whyformer.serve import safety
 from whyformer.serve.app import address, bound, serve_until_stopped
 from whyformer.serve.jobs import Busy, Jobs
-from whyformer.serve.safety import LONGEST_TEXT
+from whyformer.serve.messages import LONGEST_TEXT
 
 # Headers of one connection, those that are computed anew, and the cookie, which is for this proxy. What a server's
 # reply would set up in a browser is for the server's own pages, and this proxy has another address.
@@ -74,7 +64,7 @@ class Proxy:
     host: str = "127.0.0.1"
     token: str | None = None
     key: str | None = None
-    telemetry: Telemetry | None = None
+    telemetry: chat.Telemetry | None = None
     transport: httpx.AsyncBaseTransport | None = None  # of the connection to the server; None: the network
     client: httpx.AsyncClient = field(init=False)
 
@@ -140,8 +130,8 @@ def application(proxy: Proxy) -> Any:
         return JSONResponse({"error": {"message": str(error.detail), "type": kind}}, error.status_code)
 
     @app.post("/v1/chat/completions")
-    async def chat(request: Request) -> Response:
-        return await _Completion(proxy, request, read_request(await request.body(), proxy.everything)).response()
+    async def completions(request: Request) -> Response:
+        return await _Completion(proxy, request, chat.read_request(await request.body(), proxy.everything)).response()
 
     @app.api_route("/v1/{path:path}", methods=METHODS)
     async def other(request: Request) -> Response:
@@ -156,9 +146,9 @@ def application(proxy: Proxy) -> Any:
 class _Completion:
     """One chat completion: passed on, read on its way if anybody needs that, explained if it is wanted."""
 
-    def __init__(self, proxy: Proxy, request: Request, asked: ChatRequest) -> None:
+    def __init__(self, proxy: Proxy, request: Request, asked: chat.ChatRequest) -> None:
         self.proxy, self.request, self.asked = proxy, request, asked
-        self.begun, self.reply = time.time_ns(), Reply()
+        self.begun, self.reply = time.time_ns(), chat.Reply()
         self.added: dict[str, Any] | None = None
 
     async def response(self) -> Response:
@@ -195,8 +185,8 @@ class _Completion:
             raise HTTPException(502, f"the server's reply ended early ({type(error).__name__}).") from error
         body = b"".join(held)
         content = self.reply.read(body)
-        if content is not None and FIELD not in content:
-            body = with_field(body, content, await self._field())
+        if content is not None and chat.FIELD not in content:
+            body = chat.with_field(body, content, await self._field())
         self._record()
         made = Response(body, reply.status_code)
         made.raw_headers = [*_headers(reply, CHANGED), (b"content-length", str(len(body)).encode())]
@@ -253,10 +243,10 @@ class _Completion:
                 rest = bytearray(last)
                 if size <= LARGEST_REPLY:
                     self.reply.read_lines(lines)
-                at = next((i for i, line in enumerate(lines) if DONE.fullmatch(line)), -1) if waiting else -1
+                at = next((i for i, line in enumerate(lines) if chat.DONE.fullmatch(line)), -1) if waiting else -1
                 if at >= 0:
                     yield _joined(lines[:at])
-                    yield event_of(self.reply, await self._field(size))
+                    yield chat.event_of(self.reply, await self._field(size))
                     waiting, lines = False, lines[at:]
                 yield _joined(lines)
                 if len(rest) > LONGEST_LINE:
@@ -264,10 +254,10 @@ class _Completion:
                     rest.clear()
             last = bytes(rest)
             self.reply.read_lines([last])
-            if waiting and not DONE.fullmatch(last):  # some servers end without [DONE]
-                yield (last + b"\n\n" if last else b"") + event_of(self.reply, await self._field(size))
+            if waiting and not chat.DONE.fullmatch(last):  # some servers end without [DONE]
+                yield (last + b"\n\n" if last else b"") + chat.event_of(self.reply, await self._field(size))
             else:
-                yield (event_of(self.reply, await self._field(size)) if waiting else b"") + last
+                yield (chat.event_of(self.reply, await self._field(size)) if waiting else b"") + last
         except httpx.HTTPError as error:
             trouble = type(error).__name__
             raise
@@ -278,7 +268,8 @@ class _Completion:
     def _record(self, trouble: str = "") -> None:
         if self.proxy.telemetry is not None:
             headers = dict(self.request.headers)
-            self.proxy.telemetry.record(self.begun, headers, self.asked, self.reply, self.added, trouble)
+            done = chat.Completion(self.begun, headers, self.asked, self.reply, self.added, trouble)
+            self.proxy.telemetry.record(done)
 
 
 CHANGED = {"content-length", "content-encoding", "etag"}  # headers that no longer hold for a changed body
@@ -367,12 +358,12 @@ class Citing:
         self.server = CompletionServer(self.server).url  # raises if it is not the address of a server
         self.jobs = Jobs(self.waiting)
 
-    async def added(self, request: ChatRequest, answer: str, key: str | None) -> dict[str, Any]:
+    async def added(self, request: chat.ChatRequest, answer: str, key: str | None) -> dict[str, Any]:
         """Return the field of a reply; ``key``: the bearer token of the server."""
         try:
             if not answer.strip():
                 raise BadInput("the answer has no text.")
-            question, documents = question_of(request)
+            question, documents = chat.question_of(request)
             size = len(question) + len(answer) + sum(map(len, documents.values()))
             if size > self.longest:
                 raise BadInput(f"question, documents and answer have {size} characters; the limit is {self.longest}.")
@@ -395,61 +386,47 @@ class Citing:
         return _error("failed", re.sub(rf"\b{host}\b(:\d+)?", "the server", words))
 
     def _cited(
-        self, request: ChatRequest, question: str, documents: dict[str, str], answer: str, key: str | None
+        self, request: chat.ChatRequest, question: str, documents: dict[str, str], answer: str, key: str | None
     ) -> dict[str, Any]:
         begun = time.monotonic()
         assert request.wanted is not None
         options: dict[str, Any] = {"top": request.wanted.top, "progress": False}
-        if self.model is None:
+        model, name, shift = self.model, self.name, 0
+        if model is None:
             named = request.content.get("model")
-            server = CompletionServer(self.server, named, key=key, timeout=self.seconds, retries=0)
-            server.quoted = False
+            model = CompletionServer(self.server, named, key=key, timeout=self.seconds, retries=0)
+            model.quoted = False
             # The prompt ends in "Answer:", and the first word of an answer has a space before it.
-            found = cite(server, question, documents, answer=f" {answer}", method=self.method, **options)
-            name, shift = server.model or "", 1
-        else:
-            found = cite(
-                self.model,
-                question,
-                documents,
-                processor=self.processor,
-                answer=answer,
-                method=self.method,
-                **options,
-            )
-            name, shift = self.name, 0
-        return plain(found, name, shift) | {"seconds": round(time.monotonic() - begun, 3)}
+            answer, shift = f" {answer}", 1
+        options |= {"processor": self.processor, "answer": answer, "method": self.method}
+        citations = cite(model, question, documents, **options)
+        if self.model is None:
+            name = model.model or ""  # known once it was asked
+        return plain(citations, name, shift) | {"seconds": round(time.monotonic() - begun, 3)}
 
 
-def plain(found: Citations, name: str, shift: int = 0) -> dict[str, Any]:
+def plain(result: Citations, name: str, shift: int = 0) -> dict[str, Any]:
     """Return citations as the content of the field; ``shift``: characters before the answer."""
     sentences = [
         {
             "text": sentence.text,
             "start": start - shift,
             "end": end - shift,
-            "log_probability": _number(sentence.log_probability),
-            "influenced": sentence.influenced,
-            "sources": [
-                {
-                    "document": c.document,
-                    "text": c.text,
-                    "score": _number(c.score),
-                    "drop": _number(c.drop),
-                    "cited": c.cited,
-                }
-                for c in sentence.citations
-            ],
+            **_fields(sentence, "log_probability", "influenced"),
+            "sources": [_fields(c, "document", "text", "score", "drop", "cited") for c in sentence.citations],
         }
-        for sentence, (start, end) in zip(found.sentences, found.spans, strict=True)
+        for sentence, (start, end) in zip(result.sentences, result.spans, strict=True)
     ]
-    documents = [{"name": d.name, "score": _number(d.score), "drop": _number(d.drop)} for d in found.documents]
-    facts = {"method": found.method, "model": name, "warnings": list(found.warnings)}
+    documents = [_fields(document, "name", "score", "drop") for document in result.documents]
+    facts = {"method": result.method, "model": name, "warnings": list(result.warnings)}
     return {"citations": sentences, "documents": documents, **facts}
 
 
-def _number(value: float) -> float | None:
-    return round(value, 6) if math.isfinite(value) else None
+def _fields(part: Any, *names: str) -> dict[str, Any]:
+    """Return fields by name, numbers rounded, and NaN as None."""
+    values = {name: getattr(part, name) for name in names}
+    rounded = {name: round(v, 6) if math.isfinite(v) else None for name, v in values.items() if isinstance(v, float)}
+    return values | rounded
 
 
 def _error(reason: str, words: str) -> dict[str, Any]:

@@ -236,8 +236,8 @@ def _first(inputs: Any, size: int, count: int) -> Any:
     """The first inputs, where they are several raw ones; tensors and single inputs stay what they are."""
     if hasattr(inputs, "iloc"):
         return inputs.iloc[:count] if len(inputs) > count else inputs
-    several = isinstance(inputs, list) and len(inputs) == size and not are_tensors(inputs)
-    return inputs[:count] if several and size > count else inputs
+    listed = isinstance(inputs, list) and len(inputs) == size and not are_tensors(inputs)
+    return inputs[:count] if listed and size > count else inputs
 
 
 def _other_classes(

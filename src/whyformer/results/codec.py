@@ -40,7 +40,7 @@ class Coded(ABC):
     @classmethod
     @abstractmethod
     def _from_dict(cls, plain: Any, at: str = "") -> Any:
-        """The same back; ``at``: its place in the file, for errors."""
+        """Make the object from plain data; ``at``: its place in the file, for errors."""
 
 
 @dataclass(frozen=True)
@@ -252,12 +252,12 @@ def write_piece(value: Any, path: Path) -> None:
 
 
 def _checksum(path: Path, data: bytes) -> bytes:
-    """Of the contents and of the name, so that a piece that was moved over another does not count as that one."""
+    """Return the checksum of name and contents, so that a renamed file is not taken for another."""
     return hashlib.blake2b(path.name.encode() + b"\n" + data).hexdigest().encode()
 
 
 def is_whole(path: Path) -> bool:
-    """There is a piece, and every byte of it is as it was written."""
+    """Return whether the file exists and its checksum is right."""
     if not path.is_file():
         return False
     checksum, _, data = path.read_bytes().partition(b"\n")
@@ -265,7 +265,7 @@ def is_whole(path: Path) -> bool:
 
 
 def read_piece(hint: Any, path: Path) -> Any:
-    """What ``write_piece`` wrote, as ``hint`` says."""
+    """Read what ``write_piece`` wrote, as the type ``hint``."""
     try:
         return from_plain(hint, parsed(path.read_bytes().partition(b"\n")[2].decode()))
     except Exception as error:

@@ -62,7 +62,7 @@ def to_shap(explanations: Any) -> Any:
             feature_names=_labels(explanations),
             output_names=None,
         )
-    rows = _several(explanations, "to_shap")
+    rows = _listed(explanations, "to_shap")
     one_table = all(e.units.values is not None for e in rows) and len({e.units.labels for e in rows}) == 1
     return shap.Explanation(
         values=_ragged([e.scores.astype(np.float64) for e in rows]),
@@ -136,7 +136,7 @@ def to_quantus(explanations: Any, inputs: Tensor, mask: Tensor | None = None) ->
 
 
 def _explanations(value: Any, verb: str) -> list[Any]:
-    rows = [value] if _is_explanation(value) else _several(value, verb)
+    rows = [value] if _is_explanation(value) else _listed(value, verb)
     for e in rows:
         if len(streams := sorted(set(e.units.stream))) > 1:
             raise BadInput(
@@ -146,7 +146,7 @@ def _explanations(value: Any, verb: str) -> list[Any]:
     return rows
 
 
-def _several(value: Any, verb: str) -> list[Any]:
+def _listed(value: Any, verb: str) -> list[Any]:
     rows, wanted = [], f"{verb} takes an Explanation or a list of them, and at least one."
     with reading(f"{verb} cannot read what it was given", wanted):
         for each in value if isinstance(value, Iterable) else ():
@@ -221,7 +221,7 @@ def _base(explanation: Any) -> float:
 
 
 def _data(explanation: Any) -> Any:
-    """What stood at each unit: the token itself, or the value of a column, as a number where it is one."""
+    """Return the content of each unit: the token, or the value of a column, as a number if it is one."""
     values = explanation.units.values
     return np.array(_labels(explanation) if values is None else [_number(v) for v in values], dtype=object)
 

@@ -94,7 +94,7 @@ class Result(Pictured, Coded):
     later: ClassVar[tuple[str, ...]] = ()  # fields that came after the format: files have them where they are not None
     # Letters of the axes of fields (of tuples and the like, one): a letter has one size, held to when a file is read.
     axes: ClassVar[Mapping[str, str]] = {}
-    own: ClassVar[tuple[str, ...]] = ()  # endings of files of its own, beside DATA: see _write_own and _read_own
+    endings: ClassVar[tuple[str, ...]] = ()  # endings of files of its own, beside DATA: see _write_file and _read_file
     finite: ClassVar[tuple[str, ...]] = ()  # fields that no verb leaves NaN or infinite: a file that does is not ours
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -113,7 +113,7 @@ class Result(Pictured, Coded):
     @checked
     def save(self, path: str | Path, *settings: Any, **options: Any) -> Path:
         """Write a picture (.html, .png, .svg, .pdf), or data that ``whyformer.load`` reads back (.json, .npz)."""
-        path = files.writable_file(path, (*PICTURES, *DATA, *self.own))
+        path = files.writable_file(path, (*PICTURES, *DATA, *self.endings))
         if path.suffix in PICTURES:
             return super().save(path, *settings, **options)
         if settings or options:
@@ -126,16 +126,16 @@ class Result(Pictured, Coded):
             elif path.suffix == ".npz":
                 files.write_file(path, _npz(self))
             else:
-                self._write_own(path)
+                self._write_file(path)
         return path
 
-    def _write_own(self, path: Path) -> None:
-        """Write a file with one of the endings in ``own``."""
+    def _write_file(self, path: Path) -> None:
+        """Write a file with one of the endings in ``endings``."""
         raise NotImplementedError
 
     @classmethod
-    def _read_own(cls: type[Kind], path: Path) -> Kind:
-        """Read what ``_write_own`` wrote; raise anything if it is damaged."""
+    def _read_file(cls: type[Kind], path: Path) -> Kind:
+        """Read what ``_write_file`` wrote; raise anything if it is damaged."""
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
@@ -163,10 +163,10 @@ class Result(Pictured, Coded):
         """Load a result that was saved as .json or .npz; the model is not needed."""
         named = cls.what if "what" in cls.__dict__ else f"{EXPLANATION} or other result"
         path = files.readable_file(path, f"saved {named}")
-        if path.suffix.lower() not in (*DATA, *cls.own):
-            raise BadInput(f"{str(path)!r} is not a saved {named}: give a {' or '.join((*DATA, *cls.own))} file.")
+        if path.suffix.lower() not in (*DATA, *cls.endings):
+            raise BadInput(f"{str(path)!r} is not a saved {named}: give a {' or '.join((*DATA, *cls.endings))} file.")
         try:
-            return cls._read_own(path) if path.suffix in cls.own else cls._from_dict(_read(path))
+            return cls._read_file(path) if path.suffix in cls.endings else cls._from_dict(_read(path))
         except (WhyformerError, Warning):  # a warning is raised where the user made errors of them
             raise
         except Exception as error:  # a file can hold anything
@@ -240,7 +240,7 @@ def load(path: str | Path) -> Any:
 
 
 def _levels_inside() -> int:
-    """How many calls of this package are below the user's own, where a warning belongs."""
+    """Count the calls inside this package, so that a warning points at the user's line."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("whyformer."):
         level, frame = level + 1, frame.f_back

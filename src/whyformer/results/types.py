@@ -96,6 +96,16 @@ class Units:
         return joined or self.labels[members[0]]  # a space alone is called what its token is
 
 
+def word_pieces(units: Units, members: Iterable[int]) -> list[list[int]]:
+    """Return, for each word, those of these units that are its pieces; special tokens are left out."""
+    groups: dict[int, list[int]] = {}
+    for i in members:
+        word = i if units.word is None else units.word[i]
+        if word >= 0:
+            groups.setdefault(word, []).append(i)
+    return list(groups.values())
+
+
 @dataclass(frozen=True)
 class Choice:
     """A class (or token) and its predicted probability."""
@@ -375,11 +385,8 @@ class Explanation(Result):
         if self.units.word is None:
             return [(label, float(s)) for label, s in zip(self.units.labels, self.scores, strict=True)]
         combine: Any = {"sum": np.sum, "max": np.max, "mean": np.mean}[reduce]
-        groups: dict[int, list[int]] = {}
-        for i, word in enumerate(self.units.word):
-            if word >= 0:
-                groups.setdefault(word, []).append(i)
-        return [(self.units.text_of(members), float(combine(self.scores[members]))) for members in groups.values()]
+        groups = word_pieces(self.units, range(len(self.units)))
+        return [(self.units.text_of(members), float(combine(self.scores[members]))) for members in groups]
 
     @checked
     def heatmap(

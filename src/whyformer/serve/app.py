@@ -27,7 +27,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from whyformer.errors import BadInput, WhyformerError
 from whyformer.extras import require
 from whyformer.registry import SUFFIX, get_method
-from whyformer.serve import replies, safety
+from whyformer.serve import messages, safety
 from whyformer.serve.drawn import FORMATS, drawn, exported, subject_of
 from whyformer.serve.explaining import compared, explained, heads, methods_compared, predicted, side_by_side_of
 from whyformer.serve.jobs import ENDS, Busy, Job, Jobs, Work
@@ -62,7 +62,7 @@ LONGEST_SIDE = 1024  # of a picture that a page shows
 Identity = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
 UPLOAD, RESULT = "unknown upload.", "unknown result."  # in answers with 404
 JOB = "unknown job, or it ended long ago."
-Found = TypeVar("Found")
+Item = TypeVar("Item")
 
 
 @dataclass(eq=False)
@@ -76,7 +76,7 @@ class Served:
     token: str | None = None
 
 
-def found(value: Found | None, words: str) -> Found:
+def existing(value: Item | None, words: str) -> Item:
     """Return the value, or answer 404 if there is none."""
     if value is None:
         raise HTTPException(404, words)
@@ -86,7 +86,7 @@ def found(value: Found | None, words: str) -> Found:
 def _add_uploads(app: FastAPI, models: Models, store: Store) -> None:
     """Serve images and sounds that come from a client or belong to a model; files are re-encoded."""
 
-    @app.get("/api/samples", **replies.file("image/png", "audio/wav"))
+    @app.get("/api/samples", **messages.file("image/png", "audio/wav"))
     def sample(
         model: Annotated[str, Query(max_length=200)], number: Annotated[int, Query(ge=0, le=10_000)]
     ) -> Response:
@@ -98,28 +98,28 @@ def _add_uploads(app: FastAPI, models: Models, store: Store) -> None:
             return Response(safety.written_sound(*one), media_type="audio/wav")
         return Response(_png(one[0] if isinstance(one, tuple) else one), media_type="image/png")
 
-    @app.post("/api/images", response_model=replies.IMAGE, openapi_extra=replies.UPLOAD)
+    @app.post("/api/images", response_model=messages.IMAGE, openapi_extra=messages.UPLOAD)
     async def upload_image(request: Request) -> Response:
         data = await request.body()
         image = await run_in_threadpool(safety.opened_picture, data)
         identity = await run_in_threadpool(store.add_upload, data)
         return JSONResponse({"image": identity, "width": image.width, "height": image.height})
 
-    @app.post("/api/sounds", response_model=replies.SOUND, openapi_extra=replies.UPLOAD)
+    @app.post("/api/sounds", response_model=messages.SOUND, openapi_extra=messages.UPLOAD)
     async def upload_sound(request: Request) -> Response:
         data = await request.body()
         samples, rate = await run_in_threadpool(safety.opened_sound, data)
         identity = await run_in_threadpool(store.add_upload, data)
         return JSONResponse({"sound": identity, "seconds": len(samples) / rate, "rate": rate})
 
-    @app.get("/api/images/{identity}", **replies.file("image/png"))
+    @app.get("/api/images/{identity}", **messages.file("image/png"))
     def picture(identity: Identity) -> Response:
-        return Response(_png(safety.opened_picture(found(store.upload(identity), UPLOAD))), media_type="image/png")
+        return Response(_png(safety.opened_picture(existing(store.upload(identity), UPLOAD))), media_type="image/png")
 
-    @app.get("/api/sounds/{identity}", **replies.file("audio/wav"))
+    @app.get("/api/sounds/{identity}", **messages.file("audio/wav"))
     def sound(identity: Identity) -> Response:
         return Response(
-            safety.written_sound(*safety.opened_sound(found(store.upload(identity), UPLOAD))), media_type="audio/wav"
+            safety.written_sound(*safety.opened_sound(existing(store.upload(identity), UPLOAD))), media_type="audio/wav"
         )
 
 
@@ -153,7 +153,7 @@ def application(served: Served) -> Any:
         redoc_url=None,
         openapi_url="/api/openapi.json",
         generate_unique_id_function=lambda route: route.name,  # names of a generated client's functions
-        responses=replies.FAILURES,
+        responses=messages.FAILURES,
         lifespan=life,
     )
     _add_words(app)
@@ -199,11 +199,11 @@ def _add_pages(app: FastAPI) -> None:
     script = drawing() + (HERE / "serve.js").read_text(encoding="utf-8")
     style = STYLE + (HERE / "serve.css").read_text(encoding="utf-8")
 
-    @app.get("/", **replies.file("text/html"))
+    @app.get("/", **messages.file("text/html"))
     def page() -> Response:
         return Response(PAGE, media_type="text/html; charset=utf-8")
 
-    @app.get("/r/{identity}", **replies.file("text/html"))
+    @app.get("/r/{identity}", **messages.file("text/html"))
     def linked(identity: Identity) -> Response:
         """The page, which opens the result that its address names."""
         return page()
@@ -223,20 +223,20 @@ def rehearse(served: Served, model: ServedModel) -> Job:
 
 
 def _add_models(app: FastAPI, served: Served) -> None:
-    @app.get("/api/models", response_model=replies.MODELS)
+    @app.get("/api/models", response_model=messages.MODELS)
     def models() -> Response:
         listed = [model.described() for model in list(served.models.by_name.values())]
         return answer({"models": listed, "may_load": served.models.loader is not None})
 
-    @app.post("/api/models", response_model=replies.MODEL)
-    async def load(asked: safety.Load) -> Response:
+    @app.post("/api/models", response_model=messages.MODEL)
+    async def load(asked: messages.Load) -> Response:
         known = asked.name in served.models.by_name
         model = await run_in_threadpool(served.models.load, asked.name)
         if not known:
             rehearse(served, model)
         return answer(model.described())
 
-    @app.get("/api/methods", response_model=replies.METHODS)
+    @app.get("/api/methods", response_model=messages.METHODS)
     async def methods(
         model: Annotated[str, Query(max_length=200)], wait: Annotated[float, Query(ge=0, le=60)] = 0
     ) -> Response:
@@ -256,7 +256,7 @@ async def _queued(served: Served, model: ServedModel, what: str, work: Work, uni
 
 
 async def _shown(served: Served, identity: str) -> Response:
-    entry = found(await run_in_threadpool(served.store.get, identity), "the result was deleted.")
+    entry = existing(await run_in_threadpool(served.store.get, identity), "the result was deleted.")
     return answer(await run_in_threadpool(drawn, entry))
 
 
@@ -272,8 +272,8 @@ def _named(*values: Any) -> Any:
 
 
 def _add_questions(app: FastAPI, served: Served) -> None:
-    @app.post("/api/predict", response_model=replies.PREDICTION)
-    async def predict(asked: safety.Predict) -> Response:
+    @app.post("/api/predict", response_model=messages.PREDICTION)
+    async def predict(asked: messages.Predict) -> Response:
         model = served.models[asked.model]
         job = served.jobs.add(model.name, "predict", partial(predicted, model, asked, served.store), 1, "quick")
         if not await job.ended(PREDICTED_WITHIN):
@@ -281,8 +281,8 @@ def _add_questions(app: FastAPI, served: Served) -> None:
             raise Busy("the model is busy with a long job: try again in a moment.")
         return answer(job.answer) if job.state == "done" else _failed(job)
 
-    @app.post("/api/explain", **replies.QUEUED)
-    async def explain(asked: safety.Explain) -> Response:
+    @app.post("/api/explain", **messages.QUEUED)
+    async def explain(asked: messages.Explain) -> Response:
         model = served.models[asked.model]
         for method in asked.methods:
             if method is not None:
@@ -291,8 +291,8 @@ def _add_questions(app: FastAPI, served: Served) -> None:
         work = partial(explained, model, asked, served.store)
         return await _queued(served, model, "explain", work, len(asked.methods), asked.wait)
 
-    @app.post("/api/compare", **replies.QUEUED)
-    async def compare(asked: safety.Compare) -> Response:
+    @app.post("/api/compare", **messages.QUEUED)
+    async def compare(asked: messages.Compare) -> Response:
         if asked.results:
             return await _shown(served, await run_in_threadpool(side_by_side_of, asked, served.store))
         model = served.models[asked.model or ""]
@@ -302,15 +302,15 @@ def _add_questions(app: FastAPI, served: Served) -> None:
         work = partial(compared, model, asked, served.store)
         return await _queued(served, model, "compare", work, units, asked.wait)
 
-    @app.post("/api/heads", **replies.QUEUED)
-    async def heads_of(asked: safety.About) -> Response:
+    @app.post("/api/heads", **messages.QUEUED)
+    async def heads_of(asked: messages.About) -> Response:
         return await about(asked, "heads")
 
-    @app.post("/api/trust", **replies.QUEUED)
-    async def trust_in(asked: safety.About) -> Response:
+    @app.post("/api/trust", **messages.QUEUED)
+    async def trust_in(asked: messages.About) -> Response:
         return await about(asked, "trust")
 
-    async def about(asked: safety.About, kind: str) -> Response:
+    async def about(asked: messages.About, kind: str) -> Response:
         for identity in [] if asked.again else await run_in_threadpool(served.store.about, asked.result, kind):
             entry = await run_in_threadpool(served.store.get, identity)
             if entry is None or entry.question.get("item", 0) != asked.item:
@@ -327,23 +327,23 @@ def _add_questions(app: FastAPI, served: Served) -> None:
 
 
 def _add_jobs(app: FastAPI, served: Served) -> None:
-    @app.get("/api/jobs", response_model=replies.JOBS)
+    @app.get("/api/jobs", response_model=messages.JOBS)
     def jobs() -> Response:
         return answer({"jobs": served.jobs.listed()})
 
-    @app.get("/api/jobs/{identity}", response_model=replies.JOB)
+    @app.get("/api/jobs/{identity}", response_model=messages.JOB)
     def told(identity: Identity) -> Response:
-        return answer(served.jobs.told(found(served.jobs.get(identity), JOB)))
+        return answer(served.jobs.told(existing(served.jobs.get(identity), JOB)))
 
-    @app.delete("/api/jobs/{identity}", response_model=replies.JOB)
+    @app.delete("/api/jobs/{identity}", response_model=messages.JOB)
     def cancel(identity: Identity) -> Response:
-        job = found(served.jobs.get(identity), JOB)
+        job = existing(served.jobs.get(identity), JOB)
         served.jobs.cancel(job)
         return answer(served.jobs.told(job))
 
-    @app.get("/api/jobs/{identity}/events", **replies.file("text/event-stream"))
+    @app.get("/api/jobs/{identity}/events", **messages.file("text/event-stream"))
     def events(identity: Identity) -> Response:
-        job = found(served.jobs.get(identity), JOB)
+        job = existing(served.jobs.get(identity), JOB)
         return StreamingResponse(_events(served, job), media_type="text/event-stream")
 
 
@@ -368,7 +368,7 @@ async def _events(served: Served, job: Job) -> AsyncIterator[str]:
 
 
 def _add_results(app: FastAPI, served: Served) -> None:
-    @app.get("/api/results", response_model=replies.RESULTS)
+    @app.get("/api/results", response_model=messages.RESULTS)
     def results(
         search: Annotated[str, Query(max_length=300)] = "",
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
@@ -376,26 +376,26 @@ def _add_results(app: FastAPI, served: Served) -> None:
     ) -> Response:
         return answer({"results": served.store.listed(search, limit, before)})
 
-    @app.get("/api/results/{identity}", response_model=replies.RESULT)
+    @app.get("/api/results/{identity}", response_model=messages.RESULT)
     def result(identity: Identity) -> Response:
-        return answer(drawn(found(served.store.get(identity), RESULT)))
+        return answer(drawn(existing(served.store.get(identity), RESULT)))
 
-    @app.delete("/api/results/{identity}", response_model=replies.DELETED)
+    @app.delete("/api/results/{identity}", response_model=messages.DELETED)
     def delete(identity: Identity) -> Response:
         if not served.store.delete(identity):
             raise HTTPException(404, RESULT)
         return answer({"deleted": identity})
 
-    @app.put("/api/results/{identity}/pin", response_model=replies.PIN)
+    @app.put("/api/results/{identity}/pin", response_model=messages.PIN)
     def pin(identity: Identity, pinned: bool = True) -> Response:
         """Keep a result when the oldest ones are deleted to make room, or no longer."""
         if not served.store.pin(identity, pinned):
             raise HTTPException(404, RESULT)
         return answer({"id": identity, "pinned": pinned})
 
-    @app.get("/api/results/{identity}/export", **replies.file(*FORMATS.values()))
+    @app.get("/api/results/{identity}/export", **messages.file(*FORMATS.values()))
     def export(identity: Identity, form: Annotated[str, Query(alias="format", max_length=20)] = "html") -> Response:
-        data = exported(found(served.store.get(identity), RESULT), form)
+        data = exported(existing(served.store.get(identity), RESULT), form)
         named = {"content-disposition": f'attachment; filename="whyformer-{identity}.{form}"'}
         return Response(data, headers=named, media_type=FORMATS[form])
 
@@ -443,8 +443,6 @@ def serve_until_stopped(app: Any, listening: socket.socket, jobs: Jobs) -> None:
     require("uvicorn", why="the server")
     import uvicorn
 
-    from whyformer.serve.connections import BoundedProtocol
-
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             """Cancel jobs first: open event streams would keep the server from closing."""
@@ -453,7 +451,7 @@ def serve_until_stopped(app: Any, listening: socket.socket, jobs: Jobs) -> None:
 
     config = uvicorn.Config(
         app,
-        http=BoundedProtocol,
+        http=safety.BoundedProtocol,
         ws="none",
         log_level="warning",
         access_log=False,  # addresses may hold the token

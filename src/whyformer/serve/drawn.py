@@ -16,8 +16,8 @@ from whyformer.inputs.families import SIDES
 from whyformer.results.codec import from_plain
 from whyformer.results.result import Result
 from whyformer.results.types import Explanation, Explanations
+from whyformer.serve.messages import Explain
 from whyformer.serve.models import ServedModel, erasable, first_of
-from whyformer.serve.safety import Explain
 from whyformer.serve.store import Entry, Store
 from whyformer.shapes import Array
 from whyformer.views import Page, View, list_page, side_by_side, view_of

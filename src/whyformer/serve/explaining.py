@@ -23,8 +23,8 @@ from whyformer.options import Writing, names_of
 from whyformer.registry import list_methods
 from whyformer.results.types import Choice, Explanation, Generation, Target
 from whyformer.serve.drawn import aim_of, numbers_of, require_same_answer, results_of, stored, subject_of
+from whyformer.serve.messages import Compare, Explain, Input, Predict
 from whyformer.serve.models import MANY_UNITS, ServedModel, erasable, first_of, is_dear
-from whyformer.serve.safety import Compare, Explain, Input, Predict
 from whyformer.serve.store import Entry, Store
 from whyformer.views.image_marks import frames_of, shrunk
 
@@ -138,7 +138,7 @@ def explained(served: ServedModel, question: Explain, store: Store) -> Working:
         beside["difference"] = difference(before, after)
     methods = ", ".join(dict.fromkeys(result.method for result in results))
     fields: dict[str, Any] = {"kind": "explanation", "method": methods, "said": said_in(results), "beside": beside}
-    return kept(store, served, question, question.input, results, failures=failures, **fields)
+    return stored_results(store, served, question, question.input, results, failures=failures, **fields)
 
 
 def _settings(question: Explain) -> dict[str, Any]:
@@ -163,20 +163,20 @@ def listed(result: Any) -> list[Any]:
     return [result]
 
 
-def kept(
+def stored_results(
     store: Store,
     served: ServedModel,
     question: Explain | Compare,
     shown: Input,
     results: Sequence[Any],
-    several: str = "",
+    prefix: str = "",
     **fields: Any,
 ) -> str:
     """Store results with their question, and return the id. ``shown``: the input that names them."""
     return store.add(
         Entry(
             model=served.name,
-            title=several + title_of(shown, served),
+            title=prefix + title_of(shown, served),
             question=question.model_dump(exclude_defaults=True, exclude={"wait"}),
             results=[json.loads(json.dumps(result.to_dict())) for result in results],  # as a file: lists, no tuples
             picture=shown.image or shown.sound,
@@ -247,18 +247,18 @@ def compared(served: ServedModel, question: Compare, store: Store) -> Working:
         yield
     with explainer.borrowed():
         result = comparison_of(games, candidates, judged, Annotations(), games.scalar)
-    several = f"{len(raw)} inputs: " if len(raw) > 1 else ""
+    prefix = f"{len(raw)} inputs: " if len(raw) > 1 else ""
     fields: dict[str, Any] = {
         "kind": "comparison",
         "failures": result.failures,
         "said": too_few(result.inputs) or f"first: {result.rows[0].name}",
     }
     fields["method"] = f"{len(result.agreeing)} methods"
-    return kept(store, served, question, question.inputs[0], [result], several, **fields)
+    return stored_results(store, served, question, question.inputs[0], [result], prefix, **fields)
 
 
 def methods_compared(served: ServedModel, question: Compare) -> list[str]:
-    """Those that were named, else all that explain this model and take few passes."""
+    """Return the requested methods, or all that explain this model in few passes."""
     return cheap_methods(served) if question.methods is None else list(dict.fromkeys(question.methods))
 
 
@@ -318,7 +318,7 @@ def heads(served: ServedModel, identity: str, store: Store, item: int = 0) -> Wo
     if not sites:
         raise NotOffered("attention runs within windows or between streams: heads have no map over the whole input.")
     side = min(WIDEST, int(math.sqrt(MOST_CELLS / max(1, sum(site.attention_BHQK.shape[1] for site in sites)))))
-    several, units = len({site.streams for site in sites}) > 1, explanation.units
+    mixed, units = len({site.streams for site in sites}) > 1, explanation.units
     names: list[list[str]] = []
     layers = []
     for site in sites:
@@ -334,7 +334,7 @@ def heads(served: ServedModel, identity: str, store: Store, item: int = 0) -> Wo
         layers.append(
             {
                 "path": site.path,
-                "stream": site.streams[1] if several else None,
+                "stream": site.streams[1] if mixed else None,
                 "names": None if labels is None else names.index(labels),
                 "heads": len(cells),
                 "rows": cells.shape[1],

@@ -221,7 +221,7 @@ class ModelQueue:
 
 
 class Jobs:
-    """All jobs, by their id."""
+    """The jobs of all models, by id."""
 
     def __init__(self, most: int = MOST_WAITING) -> None:
         self.most, self.until = most, math.inf  # when threads are no longer waited for: known once they are to end

@@ -21,12 +21,13 @@ from whyformer.inputs.table_schema import Standardize, Table
 from whyformer.learned.learned import fingerprint_of
 from whyformer.registry import Method, get_method, learned_methods, list_methods
 from whyformer.results.types import Explanation
-from whyformer.serve.safety import Input, opened_picture, opened_sound
+from whyformer.serve.messages import Input
+from whyformer.serve.safety import opened_picture, opened_sound
 from whyformer.serve.store import Store
 
 # What a model is asked with: its kind, the fields that a question about it has, and something to try it on.
 
-# Of each kind, the fields of a question (serve/safety.py) that it takes, all of a row together.
+# Of each kind, the fields of a question (serve/messages.py) that it takes, all of a row together.
 TAKES: dict[str, tuple[tuple[str, ...], ...]] = {
     "text": (("text",),),
     "language": (("prompt",), ("text",)),
@@ -155,7 +156,7 @@ class ServedModel:
         return dict(sorted(class_names(self.explainer.model).items())[:MOST_CLASSES])
 
     def described(self) -> dict[str, Any]:
-        """As the page shows it."""
+        """Return the description of the model for the page."""
         second, table, classes = second_of(self.explainer, self.kind), self.explainer.processor, self.classes
         columns = None
         if isinstance(table, Table):
@@ -287,13 +288,13 @@ class ServedModel:
         self.troubles = troubles
 
     def _known(self) -> dict[str, Method]:
-        """All methods, and those that were learned for this model (whyformer serve --learned)."""
+        """Return all methods, with those that were learned for this model (whyformer serve --learned)."""
         learned = learned_methods()
-        own = fingerprint_of(self.explainer.model) if learned else ""
-        return {**list_methods(), **{name: m for name, m in learned.items() if m.fingerprint == own}}
+        fingerprint = fingerprint_of(self.explainer.model) if learned else ""
+        return {**list_methods(), **{name: m for name, m in learned.items() if m.fingerprint == fingerprint}}
 
     def methods(self) -> list[dict[str, Any]]:
-        """All methods, with why one does not apply; ``applies`` is None where that was not tried."""
+        """Return all methods, with the reason if one does not apply; ``applies`` is None if it was not tried."""
         listed = []
         for name, method in self._known().items():
             trouble = None if self.troubles is None else self.troubles.get(name)
@@ -317,7 +318,7 @@ def erasable(units: Any) -> bool:
 
 
 def first_of(result: Any) -> Explanation:
-    """Of several explanations of one input (objects, written tokens), the first."""
+    """Return the first explanation of an input that has several (objects, generated tokens)."""
     while not isinstance(result, Explanation):
         if not result:
             raise NotOffered("the model has no prediction for this input.")
@@ -348,7 +349,7 @@ def _shown(sample: Any) -> Any:
 
 
 class Models:
-    """Those that are served, by name."""
+    """The served models, by name."""
 
     def __init__(self, served: Sequence[ServedModel], loader: Callable[[str], ServedModel] | None = None) -> None:
         self.by_name: dict[str, ServedModel] = {}

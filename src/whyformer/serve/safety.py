@@ -1,7 +1,8 @@
-"""Check requests before anything is read: hosts, origins, tokens, sizes; and the schema of questions."""
+"""Limits of connections, and checks of requests before anything is read: hosts, origins, tokens, sizes."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -11,150 +12,20 @@ import threading
 import warnings
 import wave
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
 from io import BytesIO
-from typing import Annotated, Any, Literal
+from operator import attrgetter
+from socket import MSG_PEEK
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
-from pydantic import (
-    AliasChoices,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    model_validator,
-)
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from whyformer.errors import BadInput
 from whyformer.extras import require
 from whyformer.files import open_image
-
-# What a client may ask: every field with its limits, checked before anything is done.
-
-LONGEST_TEXT = 20_000  # characters
-LARGEST_NUMBER = 10_000  # of an option: more steps or samples would keep a model busy for hours
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-Identity = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
-Number = Annotated[StrictInt, Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
-Fraction = Annotated[StrictFloat, Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER, allow_inf_nan=False)]
-Word = Annotated[StrictStr, Field(max_length=200)]
-Plain = StrictBool | Number | Fraction | Word | None
-Cell = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | Word | None
-Class = Annotated[StrictInt, Field(ge=0, le=10**7)] | Annotated[StrictStr, Field(min_length=1, max_length=300)]
-Share = Annotated[StrictFloat, Field(ge=0, le=1, allow_inf_nan=False)]  # above which a detector's objects count
-Words = Annotated[str, Field(max_length=LONGEST_TEXT)]
-Wait = Annotated[float, Field(ge=0, le=60)]
-
-
-class Asked(BaseModel):
-    """A request body: unknown fields and values of another type raise an error."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-WAYS = ("text", "prompt", "row", "image", "sound", "sample")
-TOGETHER = ({"image", "text"}, {"sample", "text"})  # a picture and what is asked about it
-
-
-class Input(Asked):
-    """A text (or two), a prompt, a row by column names, an uploaded picture or sound, a sample of the model's; a
-    picture or sample with a text."""
-
-    text: Words | None = None
-    second: Words | None = None  # the other text of a pair
-    prompt: Words | None = None
-    row: Annotated[dict[Name, Cell], Field(min_length=1, max_length=2000)] | None = None
-    image: Identity | None = None
-    sound: Identity | None = None
-    sample: Annotated[int, Field(ge=0, le=10_000)] | None = None
-    erased: Annotated[list[Annotated[int, Field(ge=0, le=100_000)]], Field(max_length=10_000)] = []  # patches
-    answer: Words | None = None  # of a model that writes, instead of its own
-    chat: bool = False  # the prompt is a message, put as the tokenizer's template says
-
-    @property
-    def ways(self) -> set[str]:
-        return {name for name in WAYS if getattr(self, name) is not None}
-
-    @model_validator(mode="after")
-    def _one(self) -> Input:
-        if len(self.ways) != 1 and self.ways not in TOGETHER:
-            raise ValueError(f"give one of {', '.join(WAYS[:-1])} and sample, or an image with a text")
-        if self.second is not None and self.ways != {"text"}:
-            raise ValueError("second is for a pair of texts: give the first as text")
-        if self.erased and not self.ways & {"image", "sample"}:
-            raise ValueError("erased is for patches of an image")
-        return self
-
-
-class Predict(Asked):
-    model: Name
-    input: Input
-    target: Share | None = None  # of a detector: above which probability its objects count
-
-
-class Explain(Asked):
-    model: Name
-    input: Input
-    method: Name | Annotated[list[Name], Field(min_length=1, max_length=40)] | None = None
-    target: Class | Share | None = None
-    versus: Class | None = None
-    options: Annotated[dict[Name, Plain | Annotated[list[Plain], Field(max_length=100)]], Field(max_length=20)] = {}
-    scalar: Literal["logit", "centred", "probability", "log_odds", "cosine"] = "centred"
-    units: Literal["token", "word", "sentence"] = "token"
-    generate: Annotated[int, Field(ge=1, le=256)] | None = None
-    seed: Annotated[int, Field(ge=0, le=2**31)] = 0
-    edited_from: Identity | None = None
-    wait: Wait = 0.0  # seconds for which the answer itself is waited for; then it is a job
-
-    @property
-    def methods(self) -> list[str | None]:
-        return [*self.method] if isinstance(self.method, list) else [self.method]
-
-    @property
-    def aim(self) -> Any:
-        """As ``explain`` takes it."""
-        return self.target if self.versus is None else (self.target, self.versus)
-
-
-class Compare(Asked):
-    """Methods on some inputs, measured; or results that are there already, side by side."""
-
-    model: Name | None = None
-    inputs: Annotated[list[Input], Field(max_length=50)] = []
-    methods: Annotated[
-        Annotated[list[Name], Field(min_length=1, max_length=40)] | None,
-        Field(validation_alias=AliasChoices("method", "methods")),  # "methods" is the old name
-    ] = None
-    results: Annotated[list[Identity], Field(max_length=12)] = []
-    seed: Annotated[int, Field(ge=0, le=2**31)] = 0
-    wait: Wait = 0.0
-
-    @model_validator(mode="after")
-    def _some(self) -> Compare:
-        if bool(self.results) == bool(self.inputs):
-            raise ValueError("give inputs to compare methods on, or results to show side by side")
-        if self.inputs and self.model is None:
-            raise ValueError("name the model that the inputs are for")
-        return self
-
-
-class About(Asked):
-    """Further analysis of a result: its heads, or its evaluation."""
-
-    result: Identity
-    item: Annotated[int, Field(ge=0, le=1000)] = 0  # of several objects, which
-    thorough: bool = False  # all checks, the slow ones too
-    again: bool = False  # even where it is known
-    wait: Wait = 0.0
-
-
-class Load(Asked):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,95})?$")]
-
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -332,7 +203,7 @@ def _same(origin: str, host: str) -> bool:
 async def _refuse(
     send: Send, status: int, words: str, more: dict[str, str] | None = None, *, page: bool = False
 ) -> None:
-    """As JSON; where a person opens a page, as plain words."""
+    """Send a refusal as JSON, or as plain text if a person opened a page."""
     from whyformer.views.html.live import as_json
 
     body = (words if page else as_json({"error": words})).encode() if words else b""
@@ -390,7 +261,7 @@ def opened_sound(data: bytes) -> tuple[Any, int]:
 
 
 def written_sound(samples: Any, rate: int) -> bytes:
-    """As a 16-bit WAV."""
+    """Encode samples as a 16-bit WAV file."""
     written = BytesIO()
     with wave.open(written, "wb") as file:
         file.setnchannels(1)
@@ -398,3 +269,96 @@ def written_sound(samples: Any, rate: int) -> bytes:
         file.setframerate(rate)
         file.writeframes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
     return written.getvalue()
+
+
+# Connections: none may hold a place for long without a request, and the oldest of those make room.
+
+MOST_PER_ADDRESS = MOST_CONNECTIONS // 2
+HEADERS_WITHIN = 10.0  # seconds from the connection, or the last response, to the end of a request's headers
+BODY_WITHIN = 120.0  # seconds until its body is there
+
+
+class BoundedProtocol(H11Protocol):
+    """A connection with limits of time for a request, and of number for one address and all of them.
+
+    The owner of a server on this machine has the address of whoever floods it. So a connection that has sent nothing
+    takes only the place of another such one, and not of one that came before the crowd of its address.
+    """
+
+    connections: set[BoundedProtocol]  # type: ignore[assignment]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._arm()
+        self.heard = self.begun = False  # whether its first byte has arrived, and whether it was read
+        self.address = (self.client or ("", 0))[0]
+        self.early = False  # whether its address was not crowded when it came
+        self._make_room()
+
+    def data_received(self, data: bytes) -> None:
+        if not self.begun:
+            self.heard = self.begun = True
+            self._make_room()
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.timer.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.timer.cancel()
+        self._arm()
+
+    @property
+    def waits(self) -> bool:
+        """Whether the client is waited for: for a request, the rest of its body, or room to write."""
+        done = self.cycle is None or self.cycle.response_complete
+        return done or self.cycle.more_body or self.flow.write_paused
+
+    @property
+    def unread(self) -> bool:
+        """Whether bytes are there that were not read: in a flood, many connections are accepted before one is read."""
+        with suppress(OSError), self.transport.get_extra_info("socket").dup() as peeking:
+            return bool(peeking.recv(1, MSG_PEEK))
+        return False
+
+    def _make_room(self) -> None:
+        """Close connections that are waited for, silent ones first and of those the oldest, until all have room."""
+        crowd = [each for each in self.connections if each.address == self.address]
+        self.early |= len(crowd) <= MOST_PER_ADDRESS // 2
+        over, of_one = len(crowd) - MOST_PER_ADDRESS, True
+        if over <= 0:
+            crowd, over, of_one = [*self.connections], len(self.connections) - MOST_CONNECTIONS, False
+        if over <= 0:
+            return
+        if self.heard:
+            crowd = [each for each in crowd if each.waits and each.begun == each.heard]
+        else:
+            crowd = [each for each in crowd if not each.heard and not (each.early and of_one)]
+        for each in sorted(crowd, key=attrgetter("heard", "since")):
+            if each is self:
+                continue
+            if each.unread:
+                each.heard = True
+                continue
+            self.connections.discard(each)
+            each.transport.abort()
+            over -= 1
+            if not over:
+                return
+        if self.heard:
+            self.limit_concurrency = 0  # every place is at work: the request is answered with 503
+
+    def _arm(self) -> None:
+        self.since = self.loop.time()
+        self.timer = self.loop.call_later(HEADERS_WITHIN, self._expire)
+
+    def _expire(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            if not self.cycle.more_body:
+                return
+            if (left := self.since + BODY_WITHIN - self.loop.time()) > 0:
+                self.timer = self.loop.call_later(left, self._expire)
+                return
+        self.transport.abort()

@@ -127,8 +127,8 @@ class Store:
             there = connection.execute("SELECT 1 FROM results WHERE id = ?", [entry.parent]).fetchone()
             if entry.parent is not None and there is None:
                 raise NotOffered("the result that this belongs to was deleted in the meantime.")
-            places = ", ".join("?" * (len(COLUMNS) + 1))
-            connection.execute(f"INSERT INTO results ({', '.join(COLUMNS)}, body) VALUES ({places})", [*values, packed])
+            marks = ", ".join("?" * (len(COLUMNS) + 1))
+            connection.execute(f"INSERT INTO results ({', '.join(COLUMNS)}, body) VALUES ({marks})", [*values, packed])
             total = connection.execute("SELECT total(length(body)) FROM results").fetchone()[0]
             oldest = (
                 "SELECT id FROM results WHERE parent IS NULL AND id NOT IN (SELECT id FROM pins) AND id NOT IN (?, ?) "

@@ -121,7 +121,7 @@ def _curves(games: Games, explanations: list[Explanation], value: str) -> dict[s
 def _findings(
     served: ServedModel, raw: Any, name: str, explanation: Explanation, settings: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Of the method as it is on screen, with its options."""
+    """Run one sanity check on the method on screen, with its options."""
     method = explanation.method
     options = {k: v for k, v in explanation.options.items() if k in get_method(method).options}
     options = options_of_tokens(options, settings["units"])

@@ -54,9 +54,9 @@ def attention_map(
     rows, columns = _label_pair(labels, maps.shape[1:], chosen.first_query)
     weights = _reduced(maps, head)
     (one_scale,) = _scales([weights], scale)
-    matrix = Matrix(weights, one_scale, rows, columns, "query (attends)", "key (attended)", numbers=values)
-    matrix = replace(matrix, joined=rows == columns and not values)
-    which = f"head {head}" if isinstance(head, int) else f"{head} over {chosen.heads} heads"
+    axes, joined = ("query (attends)", "key (attended)"), rows == columns and not values
+    matrix = Matrix(weights, one_scale, rows, columns, *axes, numbers=values, joined=joined)
+    which = _head_words(head, f"{chosen.heads} heads")
     query, key = chosen.streams
     kind = f"{chosen.kind}-attention" + (f", {query} to {key}" if query and query != key else "")
     told = [Fact("site", chosen.path or "the model itself"), Fact("kind", kind), Fact("shown", which)]
@@ -65,10 +65,19 @@ def attention_map(
     return _explorable(drawn, [(chosen.path, weights[None])], columns, which, values or rows != columns)
 
 
+def _head_words(head: int | str, heads: str = "heads") -> str:
+    return f"head {head}" if isinstance(head, int) else f"{head} over {heads}"
+
+
+def _numbered(labels: Sequence[str], count: int) -> tuple[str, ...]:
+    """The labels, or numbers where there are not as many."""
+    return tuple(labels) if len(labels) == count else tuple(map(str, range(count)))
+
+
 def _explorable(
     drawn: View, sites: Sequence[tuple[str, Array]], labels: Sequence[str], named: str, still: bool
 ) -> View:
-    """With the data of the interactive view, which connects tokens by lines, unless it is to stay ``still``."""
+    """Add the data of the interactive view, which connects tokens by lines, unless ``still``."""
     return drawn if still else replace(drawn, explained=Heads(tuple(sites), tuple(labels), named))
 
 
@@ -198,8 +207,7 @@ def attention_streams(
         rows, columns = (_stream_labels(labels, *one) for one in zip((query, key), weights.shape, strict=True))
         mark = Matrix(weights, its_scale, rows, columns, query or "query", key or "key", numbers=values)
         panels.append(Panel((mark,), f"{name} ({len(members)} sites)" if len(members) > 1 else name))
-    shown = f"head {head}" if isinstance(head, int) else f"{head} over heads"
-    facts = (Fact("shown", f"site {layer} of each kind, {shown}"),)
+    facts = (Fact("shown", f"site {layer} of each kind, {_head_words(head)}"),)
     return _drawn("Attention by kind", panels, facts, CAPTION, min(LABELLED, len(panels)))
 
 
@@ -224,25 +232,20 @@ def heads_over_image(
     if not -maps.shape[1] <= query < maps.shape[1]:
         raise BadInput(f"query={query}: the map has {maps.shape[1]} rows.")
     patches = [i for i, special in enumerate(units.special) if not special]
-    grids = [m[query][patches].reshape(units.grid) for m in maps]
+    grids = tuple(m[query][patches].reshape(units.grid) for m in maps)
     pixels = None if image is None else to_pixels(image)
     require_fit(pixels, units)
-    names = [f"head {i}" for i in range(len(grids))]
-    everything = HeadColours(tuple(grids), tuple(names), tuple(range(len(grids))), pixels, units.image_size)
+    names, numbers = tuple(f"head {i}" for i in range(len(grids))), tuple(range(len(grids)))
+    everything = HeadColours(grids, names, numbers, pixels, units.image_size)
     panels = [Panel((everything,), "all heads", wide=True)]
     panels += [
-        Panel((HeadColours((grid,), (names[i],), (i,), pixels, units.image_size),)) for i, grid in enumerate(grids)
+        Panel((replace(everything, maps_RC=grids[i : i + 1], names=names[i : i + 1], numbers=(i,)),)) for i in numbers
     ]
     who = units.labels[query] if maps.shape[1] == len(units) else str(query)
     facts = (Fact("site", chosen.path or "the model itself"), Fact("query", f"position {query}, {who}"))
     caption = "Colour: the head. Strength of the colour: the patch's attention weight relative to the head's largest."
-    return View(
-        "Attention heads over the image",
-        tuple(panels),
-        facts,
-        caption=caption,
-        columns=min(4, max(1, len(grids))),
-    )
+    columns = min(4, max(1, len(grids)))
+    return View("Attention heads over the image", tuple(panels), facts, caption=caption, columns=columns)
 
 
 @checked
@@ -271,7 +274,7 @@ def relevance_map(
         labels = []
         for stream, count in zip((query, key), cells.shape, strict=True):
             known = [label for label, s in zip(units.labels, units.stream, strict=True) if not stream or s == stream]
-            labels.append(tuple(known) if len(known) == count else tuple(map(str, range(count))))
+            labels.append(_numbered(known, count))
         axes = (query or "output position", key or "input position")
         mark = Matrix(cells, replace(its_scale, meaning="score"), labels[0], labels[1], *axes, numbers=values)
         panels.append(Panel((mark,), f"{query} ← {key}" if query else "", wide=len(parts) == 1))
@@ -294,12 +297,11 @@ def maps_view(maps: AttentionMaps, *, values: bool = False, scale: ScaleOf = "sh
     """Each map with its labels; ``values`` and ``scale`` as for ``heads_grid``."""
     panels = []
     for site, its_scale in zip(maps.sites, _scales([site.attention for site in maps.sites], scale), strict=True):
-        sizes = site.attention.shape
-        rows, columns = (maps.labels if len(maps.labels) == n else tuple(map(str, range(n))) for n in sizes)
-        mark = Matrix(site.attention, its_scale, rows, columns, "query", "key", numbers=values)
-        mark = replace(mark, joined=rows == columns and not values)
+        rows, columns = (_numbered(maps.labels, size) for size in site.attention.shape)
+        joined = rows == columns and not values
+        mark = Matrix(site.attention, its_scale, rows, columns, "query", "key", numbers=values, joined=joined)
         panels.append(Panel((mark,), f"{site.site}: {site.path}", wide=len(maps.sites) == 1))
-    shown = f"head {maps.head}" if isinstance(maps.head, int) else f"{maps.head} over heads"
+    shown = _head_words(maps.head)
     columns_of_panels = max(1, min(LABELLED, len(panels)))
     drawn = _drawn(f"Attention: {maps.input}", panels, (Fact("shown", shown),), CAPTION, columns_of_panels)
     sites = [(f"{site.site}: {site.path}", np.asarray(site.attention)[None]) for site in maps.sites]
@@ -333,7 +335,7 @@ def _label_pair(
     labels: Labels | None, shape: tuple[int, ...], first_query: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if labels is None:
-        return tuple(map(str, range(shape[0]))), tuple(map(str, range(shape[1])))
+        return _numbered((), shape[0]), _numbered((), shape[1])
     if isinstance(labels, (Explanation, Units)):
         labels = (labels.units if isinstance(labels, Explanation) else labels).labels
     is_pair = len(labels) == 2 and not any(isinstance(part, str) for part in labels)
@@ -368,7 +370,7 @@ def _group(site: Site, has_decoder: bool) -> tuple[str, str, str]:
 def _stream_labels(labels: Mapping[str, Sequence[str]] | None, stream: str, length: int) -> tuple[str, ...]:
     names = (labels or {}).get(stream)
     if names is None:
-        return tuple(map(str, range(length)))
+        return _numbered((), length)
     if len(names) != length:
         raise BadInput(f"{len(names)} labels for the {length} positions of {stream!r}.")
     return tuple(map(str, names))

@@ -72,7 +72,7 @@ def with_limits(score: Any, baseline: str = "") -> str:
 
 
 def _shade(result: Any, row: Any, metric: str) -> float | None:
-    """Where the mean lies between floor and ceiling."""
+    """Return the position of the mean between the floor (0) and the ceiling (1)."""
     by_kind = {r.baseline: r.scores.get(metric) for r in result.rows if r.baseline}
     floor, score = by_kind.get("floor"), row.scores.get(metric)
     ceiling = by_kind.get("ceiling") or by_kind.get("reference")
@@ -130,7 +130,7 @@ def agreement_view(result: Any) -> list[View]:
 
 
 def _metrics_view(result: Any) -> list[View]:
-    """How far metrics rank the methods alike; not of two methods, whose rankings are the same or opposite."""
+    """Return rank correlations between metrics; none for two methods, which are ranked alike or oppositely."""
     methods = sum(not row.baseline for row in result.rows)
     if methods < 3 or not result.metric_pairs():
         return []
@@ -196,8 +196,7 @@ def _outcome_view(result: Any) -> View:
 
 
 def _mean(score: Any) -> str:
-    mean = "–" if math.isnan(score.mean) else f"{score.mean:.3f}"
-    return mean + ("" if math.isnan(score.low) else f" ({score.low:.3f}–{score.high:.3f})")
+    return _limits((score.mean, score.low, score.high), to="–")
 
 
 def _cost_class(result: Any, name: str) -> str:
@@ -231,9 +230,7 @@ def gain(limits: tuple[float, float, float]) -> str:
     mean, low, high = limits
     if math.isnan(mean) or mean == low == high == 0:  # the choice itself
         return "–"
-    if math.isnan(low):
-        return f"{mean:+.3f}"
-    return f"{mean:+.3f} ({low:+.3f} to {high:+.3f}){'°' if low <= 0 <= high else ''}"
+    return _limits(limits, "+") + "°" * (low <= 0 <= high)
 
 
 def _choices_view(result: Any) -> View:
@@ -293,35 +290,26 @@ def _certificate(result: Any) -> View:
             Fact("Shapley values", f"R² {_limits(certificate.r2)}, rank {_limits(certificate.rank)} {on}"),
         ]
     columns = ("method", "passes", "comprehensiveness ↑", "sufficiency ↓", "learned is ahead by")
-    rows = tuple(
-        (
-            m.name,
-            f"{m.forwards:.0f} + {m.backwards:.0f}",
-            _limits(m.comprehensiveness),
-            _limits(m.sufficiency),
-            ""
-            if math.isnan(m.ahead[0])
-            else "tied"
-            if not any(round(x, 3) for x in m.ahead)
-            else _limits(m.ahead, "+"),
-        )
-        for m in certificate.methods
-    )
-    table = Panel((TableMark(columns, rows),), wide=True)
+    rows = []
+    for m in certificate.methods:
+        passes = f"{m.forwards:.0f} + {m.backwards:.0f}"
+        ahead = "" if math.isnan(m.ahead[0]) else _limits(m.ahead, "+")
+        ahead = ahead if any(round(x, 3) for x in m.ahead) else "tied"
+        rows.append((m.name, passes, _limits(m.comprehensiveness), _limits(m.sufficiency), ahead))
+    table = Panel((TableMark(columns, tuple(rows)),), wide=True)
     return View(f"Certificate: {certificate.inputs} held-out inputs", (table,), tuple(facts), caption=CAPTION)
 
 
-def _limits(values: tuple[float, float, float], sign: str = "") -> str:
+def _limits(values: tuple[float, float, float], sign: str = "", to: str = " to ") -> str:
     """0.312 (0.280 to 0.340)"""
     if math.isnan(values[0]):
         return "–"
-    if math.isnan(values[1]):
-        return f"{values[0]:{sign}.3f}"
-    return f"{values[0]:{sign}.3f} ({values[1]:{sign}.3f} to {values[2]:{sign}.3f})"
+    mean, low, high = (f"{value:{sign}.3f}" for value in values)
+    return mean if math.isnan(values[1]) else f"{mean} ({low}{to}{high})"
 
 
 def _head_weights(result: Any) -> View:
-    """How much each head counts, and in which direction its value × gradient does."""
+    """Draw the weight of each head, and the signed weight of its value × gradient."""
     weights_LHK = result.head_weights
     sizes_LH = np.sqrt((weights_LHK**2).sum(-1))
     strength = head_scale([sizes_LH], meaning="size of a head's weights, all of its features")

@@ -1,46 +1,26 @@
-"""One explanation, several side by side, or a page of them → views, and views into files."""
+"""Views of one explanation, of several side by side, and pages of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.files import pixels_of_uri, writable_file, write_file, writing
+from whyformer.files import pixels_of_uri
 from whyformer.parameters import Count, checked
 from whyformer.registry import meaning_of
-from whyformer.results.result import PICTURES
 from whyformer.results.types import Explanation, Generation, Target, Units
 from whyformer.shapes import Array
-from whyformer.views import header
+from whyformer.views import header, scales, text_marks
 from whyformer.views import image_marks as images
 from whyformer.views.generation import first_token_words, in_full_colour, is_long, reading_of, shortened_question
-from whyformer.views.marks import Heat, Mark, Picture, Reading, Scale, TokenRun
-from whyformer.views.scales import (
-    LITTLE,
-    ONE_SCALE,
-    ONE_SCALE_OF_SCORES,
-    OWN_SCALE,
-    OWN_SCALE_OF_PATCHES,
-    SHARE,
-    SIGNED,
-    SUPPORTS,
-    UNSIGNED,
-    first_token,
-    headroom,
-    ordinary,
-    plain_units,
-    scale_of,
-    share,
-)
+from whyformer.views.marks import Heat, Lines, Look, Mark, Picture, Reading, Scale, TokenRun
 from whyformer.views.table_marks import unmoved_words, unseen_panel, with_values
-from whyformer.views.text_marks import By, bars, ranking, scale_for, token_run
+from whyformer.views.text_marks import By
 from whyformer.views.view import Explained, Page, Panel, Terms, View, view_of
-from whyformer.views.waterfall import baseline_words, has_waterfall, waterfall
 
 TEXT = ("text", "source", "target", "a", "b")
 LONGEST_TITLE = 100
@@ -84,7 +64,9 @@ def explanation_view(
     pixels = _pixels(image, explanation)
     has_patches = explanation.units.grid is not None
     panels = [] if pixels is None else [Panel((Picture(pixels, images.frames_of(explanation)),), "input")]
-    panels += _panels(explanation, pixels, by)
+    look = Look(by, most=most, specials=specials, image=pixels)
+    for heading, mark in _marks(explanation, look, beside=False):
+        panels.append(Panel((mark,), heading, wide=isinstance(mark, (TokenRun, Reading, Lines))))
     if detail and not nothing:
         whole_map = images.pixel_heat(explanation)
         close, frame, words = images.enlarged(whole_map, explanation)
@@ -93,7 +75,7 @@ def explanation_view(
         panels.append(Panel((replace(whole_map, frames=(*whole_map.frames, frame)),), "per pixel", note=note))
         sides = " × ".join(f"{pixels_there / count:g}" for pixels_there, count in cells)
         panels.append(Panel((close,), f"enlarged: {words}", note=f"of {sides} pixels each"))
-    panels += _ranked(explanation, most, by, specials)
+    panels += _ranked(explanation, look)
     panels += unseen
     marks = [mark for panel in panels for mark in panel.marks]
     drawn = whole.replace(signed=explanation.signed, scores=explanation.scores)
@@ -113,7 +95,7 @@ def explanation_view(
 
 
 def _others(others: Sequence[Explanation], shown: Sequence[Explanation]) -> tuple[Explanation, ...]:
-    """In the order of the methods that are shown; of another input they would be drawn over the wrong units."""
+    """Return explanations of other targets in the order of the methods shown; raise if they are of another input."""
     labels, methods = shown[0].units.labels, [e.method for e in shown]
     for other in others:
         if other.units.labels != labels or other.method not in methods:
@@ -159,28 +141,22 @@ def _named(target: Target) -> tuple[str, str]:
     return first, second
 
 
-def _ranked(explanation: Explanation, most: int | None, by: str, specials: bool) -> list[Panel]:
-    """The ranked list; of a contrast with a sign, what speaks for the one and what for the other."""
+def _ranked(explanation: Explanation, look: Look) -> list[Panel]:
+    """Return the ranked list; of a contrast with a sign, a list for each of the two classes."""
     if not explanation.scores.any():
         return []
-    if has_waterfall(explanation):
-        words = baseline_words(explanation)
-        return [
-            Panel(
-                (waterfall(explanation, most, specials),),
-                f"from the baseline{f' ({words})' if words else ''} to this row",
-                wide=True,
-            )
-        ]
+    if text_marks.has_waterfall(explanation):
+        words = f" ({baseline})" if (baseline := text_marks.baseline_words(explanation)) else ""
+        return [Panel((text_marks.waterfall(explanation, look),), f"from the baseline{words} to this row", wide=True)]
     has_patches, target = explanation.units.grid is not None, explanation.target
-    scale = None if has_patches else scale_for(explanation, by)
-    whole = ranking(explanation, most=most, by=by, scale=scale, specials=specials)
+    look = replace(look, scale=None if has_patches else text_marks.scale_for(explanation, look.by))
+    whole = text_marks.ranking(explanation, look)
     if target.versus is None or not explanation.signed or has_patches:
         name = "strongest scores" if explanation.signed else "highest scores"
         return [Panel((whole,), name, wide=not has_patches)]
-    bars = ranking(explanation, most=len(explanation.units), by=by, scale=scale, specials=specials).bars
-    sides = ([b for b in bars if b.score > 0], [b for b in bars if b.score < 0])
-    half = max(1, len(whole.bars) // 2) if whole.left_out else len(bars)
+    every = text_marks.ranking(explanation, replace(look, most=len(explanation.units))).bars
+    sides = ([b for b in every if b.score > 0], [b for b in every if b.score < 0])
+    half = max(1, len(whole.bars) // 2) if whole.left_out else len(every)
     last = sides[1] or sides[0]
     panels = []
     for side, name in zip(sides, _named(target), strict=True):
@@ -190,40 +166,50 @@ def _ranked(explanation: Explanation, most: int | None, by: str, specials: bool)
 
 
 def _as_drawn(explanation: Explanation) -> Explanation:
-    """What found nothing without colours. Patches far above zero without their sign, which would have one colour."""
+    """Set uninformative scores to zero, and drop the sign of patches that are all far above zero."""
     if explanation.nothing_found:
         return explanation.replace(scores=np.zeros_like(explanation.scores))
     if not explanation.signed or explanation.units.grid is None:
         return explanation
     scores = explanation.heatmap()
-    apart = 0 < scores.min() and np.ptp(scores) < ONE_SIDED * scores.max() and headroom(explanation) == 1
+    apart = 0 < scores.min() and np.ptp(scores) < ONE_SIDED * scores.max() and scales.headroom(explanation) == 1
     return explanation.replace(signed=False) if apart else explanation
 
 
-def _panels(explanation: Explanation, image: Array | None, by: str) -> list[Panel]:
-    """The input with its scores: patches smooth and as a grid, text as highlights; the rest has its ranked list."""
-    units, found = explanation.units, bool(explanation.scores.any())
-    panels: list[Panel] = []
+def _marks(explanation: Explanation, look: Look, beside: bool) -> list[tuple[str, Mark]]:
+    """Return headings and marks of the input with its scores, stream by stream.
+
+    ``beside``: in a panel among others, with fewer pictures, and with bars for what has no map.
+    """
+    units, image = explanation.units, look.image
+    scored, mixed = bool(explanation.scores.any()), len(set(units.stream)) > 1
+    marks: list[tuple[str, Mark]] = []
     for stream in dict.fromkeys(units.stream):
         members = [i for i, s in enumerate(units.stream) if s == stream]
-        name = f" ({stream})" if len(set(units.stream)) > 1 else ""
-        if not found and stream not in TEXT:
-            continue  # a map of zeros would look like a finding
+        name = f" ({stream})" if mixed else ""
+        if not scored and stream not in TEXT:  # a map of zeros would look like a result
+            if beside and image is not None and stream == "image":
+                marks.append(("", Picture(image, images.frames_of(explanation))))
+            continue
         if image is not None and stream == "image" and units.boxes is not None and units.grid is None:
-            panels.append(Panel((Picture(images.boxes_on(explanation, members, image)),), f"boxes{name}"))
-        if units.grid is not None and (stream == "image" or len(set(units.stream)) == 1):
+            scores, boxes = explanation.scores[members] * np.float32(look.times), [units.boxes[i] for i in members]
+            alone = scales.scale_of([scores], explanation.signed)
+            scale = look.scale or scales.widened(alone, scales.headroom(explanation))
+            marks.append((f"boxes{name}", Picture(images.boxes_drawn(image, boxes, scores, scale))))
+        if units.grid is not None and (stream == "image" or not mixed):
             name = ": time →, frequency ↑" if images.of_sound(units) else name
-            panels.append(Panel((images.heat(explanation, image=image),), f"scores{name}"))
-            panels.append(Panel((images.heat(explanation, image=image, interpolation="nearest"),), f"per patch{name}"))
-            continue
-        if images.in_time(units, stream):
-            panels.append(Panel((images.time_lines(explanation),), "over time", wide=True))
-            continue
-        if stream in TEXT and not name and is_long(explanation):
-            panels.append(Panel((reading_of(explanation, by),), "", wide=True))
+            marks.append((f"scores{name}", images.heat(explanation, look)))
+            if not beside:
+                marks.append((f"per patch{name}", images.heat(explanation, look, interpolation="nearest")))
+        elif stream == "audio" and units.grid is None and units.seconds is not None:
+            marks.append(("over time", images.time_lines(explanation, look.times)))
+        elif stream in TEXT and not beside and not mixed and is_long(explanation):
+            marks.append(("", reading_of(explanation, look.by)))
         elif stream in TEXT:
-            panels.append(Panel((token_run(explanation, by=by, members=members),), stream if name else "", wide=True))
-    return panels
+            marks.append((stream if mixed else "", text_marks.token_run(explanation, look, members)))
+        elif beside:
+            marks.append(("", text_marks.bars(explanation, look, members)))
+    return marks
 
 
 @checked
@@ -262,30 +248,30 @@ def side_by_side(
         raise BadInput("side_by_side is for explanations of one input; use page([...]) for several inputs.")
     pixels = _pixels(image, chosen[0])
     mixed = len({e.method for e in chosen}) > 1
-    times = [share(e) if mixed and shared else 1.0 for e in chosen]
-    scales = _shared_scales(chosen, times, mixed, by) if shared else {}
+    times = [scales.share(e) if mixed and shared else 1.0 for e in chosen]
+    on_one = _shared_scales(chosen, times, mixed, by) if shared else {}
     panels = []
     one_target = len({(e.target, e.scalar) for e in chosen}) == 1
     one_readout = len({e.readout for e in chosen}) == 1 and bool(chosen[0].readout)
     for explanation, factor, nothing in zip(chosen, times, empty, strict=True):
-        scale = scales.get(explanation.signed)
-        marks = _marks(explanation, pixels, by, scale, factor, specials)
+        look = Look(by, on_one.get(explanation.signed), factor, most, specials, pixels)
+        marks = [mark for _, mark in _marks(explanation, look, beside=True)]
         marks += [images.pixel_heat(explanation)] if detail and images.has_pixels(explanation) and not nothing else []
         ranked = explanation.units.grid is None and set(explanation.units.stream) != {"table"}  # those have their bars
         if ranked and explanation.scores.any():
-            marks.append(ranking(explanation, by=by, scale=scale, times=factor, most=most, specials=specials))
+            marks.append(text_marks.ranking(explanation, look))
         named = [explanation.method] * (mixed or one_target) + [header.explained(explanation)] * (not one_target)
         told = [f for f in header.facts_about_method(explanation) if f.name != "output position" or not one_readout]
         note = nothing or (notes or {}).get(explanation.method, meaning_of(explanation.method))
         panels.append(Panel(tuple(marks), " · ".join(named), False, tuple(told), header.doubts(explanation), note))
     common = [f for f in header.facts_about_method(chosen[0]) if f.name == "output position" and one_readout]
-    legends = [scales[signed] for signed in (True, False) if signed in scales]
-    found = [e for e, nothing in zip(chosen, empty, strict=True) if not nothing]
+    legends = [on_one[signed] for signed in (True, False) if signed in on_one]
+    telling = [e for e, nothing in zip(chosen, empty, strict=True) if not nothing]
 
     def words(on_one_scale: bool) -> str:
-        if not found:
+        if not telling:
             return " ".join(dict.fromkeys(empty))
-        return caption(found, on_one_scale, beside=len(chosen) > 1) + PER_PIXEL * detail
+        return caption(telling, on_one_scale, beside=len(chosen) > 1) + PER_PIXEL * detail
 
     return View(
         headline(chosen[0], title) if one_target else title or title_of(chosen[0]),
@@ -347,7 +333,7 @@ def _title(explanation: Explanation) -> str:
         return f"sound, {units.seconds:.2f} s"
     plain = [label for label, special in zip(units.labels, units.special, strict=True) if not special]
     if set(units.stream) <= set(TEXT):
-        return "".join(p.text for p in token_run(explanation).pieces if not p.special).strip()
+        return "".join(p.text for p in text_marks.token_run(explanation).pieces if not p.special).strip()
     if set(units.stream) == {"table"}:
         values = units.values or ("",) * len(units)
         cells = [f"{name} = {value}" if value else name for name, value in zip(units.labels, values, strict=True)]
@@ -357,40 +343,40 @@ def _title(explanation: Explanation) -> str:
 
 
 def caption(chosen: Sequence[Explanation], shared: bool = False, beside: bool = False) -> str:
-    """What the colours say; of which methods, where some have a sign and others have none. beside: others are there."""
+    """Return what the colours mean, by method if some have a sign and others do not. beside: other maps are shown."""
     mixed, patches = len({e.method for e in chosen}) > 1, chosen[0].units.grid is not None
     signed, unsigned = (", ".join(dict.fromkeys(e.method for e in chosen if e.signed is s)) for s in (True, False))
-    sides = _sides(chosen)
+    sides, sideless = _sides(chosen)
     if signed and unsigned:
-        text = f"{sides or SIGNED} ({signed}). {UNSIGNED} ({unsigned}: no sign)."
+        text = f"{sides or scales.SIGNED} ({signed}). {scales.UNSIGNED} ({unsigned}: no sign)."
     else:
-        text = f"{(sides or SIGNED) if signed else UNSIGNED}."
-    text += _sideless(chosen)
+        text = f"{(sides or scales.SIGNED) if signed else scales.UNSIGNED}."
+    text += sideless
     # What the text shows without its colour; what it holds is said below the bars.
-    names = dict.fromkeys(e.units.labels[at].lstrip("Ġ▁") for e in chosen if (at := first_token(e)) is not None)
+    names = dict.fromkeys(e.units.labels[at].lstrip("Ġ▁") for e in chosen if (at := scales.first_token(e)) is not None)
     text += f" Hatched, not coloured: {', '.join(map(repr, names))}." if names else ""
     faint = "" if shared and mixed else faint_words(chosen)  # shares of a total are drawn in full
     text += unmoved_words(chosen) + against_words(chosen) + faint
-    if len(chosen) == 1 and not beside and has_waterfall(chosen[0]):
+    if len(chosen) == 1 and not beside and text_marks.has_waterfall(chosen[0]):
         text += " Each bar begins where the one above it ends."
     elif not shared:
-        text += (OWN_SCALE_OF_PATCHES if patches and unsigned else OWN_SCALE) * (beside or not faint)
+        text += (scales.OWN_SCALE_OF_PATCHES if patches and unsigned else scales.OWN_SCALE) * (beside or not faint)
         text += " Lengths and colours cannot be compared between maps." * beside
     elif mixed:
-        text += ONE_SCALE
+        text += scales.ONE_SCALE
         text += " Bars without a sign have twice the room." if signed and unsigned and not patches else ""
     else:
-        text += ONE_SCALE_OF_SCORES
-    if any(len(plain_units(e.units)) == 1 for e in chosen):
+        text += scales.ONE_SCALE_OF_SCORES
+    if any(len(scales.plain_units(e.units)) == 1 for e in chosen):
         text += " The input is a single feature: its bar has no other to compare with."
     return text
 
 
 def against_words(chosen: Sequence[Explanation]) -> str:
-    """That almost all of the strongest features speak against the class that is explained, and what to ask then."""
+    """Return a sentence if almost all of the strongest features speak against the explained class."""
     if len(chosen) > 1 or not chosen[0].signed or chosen[0].target.versus is not None:
         return ""
-    strongest = sorted(ordinary(chosen[0]), key=abs)[-STRONGEST:]
+    strongest = sorted(scales.ordinary(chosen[0]), key=abs)[-STRONGEST:]
     against = sum(score < 0 for score in strongest)
     if len(strongest) < STRONGEST or against < STRONGEST - 1:
         return ""
@@ -399,59 +385,27 @@ def against_words(chosen: Sequence[Explanation]) -> str:
 
 
 def faint_words(chosen: Sequence[Explanation]) -> str:
-    """That all scores are little beside the explained value, and how that is drawn."""
-    faint = [e for e in chosen if headroom(e) > 1]
+    """Return a sentence if all scores together are small relative to the explained value."""
+    faint = [e for e in chosen if scales.headroom(e) > 1]
     if not faint:
         return ""
     share = header.percent(max(float(np.abs(e.scores).sum()) / abs(e.value) for e in faint))
     whose = f" of {', '.join(dict.fromkeys(e.method for e in faint))}" * (len(chosen) > 1)
     return (
         f" Bars and colours{whose}: weaker in proportion, since all |scores| together are {share} of the explained "
-        f"value (below {100 * LITTLE:g} %)."
+        f"value (below {100 * scales.LITTLE:g} %)."
     )
 
 
-def _sides(chosen: Sequence[Explanation]) -> str:
-    """Of a contrast: which class a sign supports."""
+def _sides(chosen: Sequence[Explanation]) -> tuple[str, str]:
+    """Return which class each sign supports, and that scores without a sign show neither; "" without a contrast."""
     target = chosen[0].target
     if target.versus is None or len({e.target for e in chosen}) > 1:
-        return ""
-    return SUPPORTS.format(*_named(target))
-
-
-def _sideless(chosen: Sequence[Explanation]) -> str:
-    """Of a contrast by methods without a sign: that they support neither class."""
-    unsigned = dict.fromkeys(e.method for e in chosen if not e.signed)
-    if not unsigned or not _sides(chosen):
-        return ""
-    first, second = _named(chosen[0].target)
-    return (
-        f" {', '.join(unsigned)} has no sign: its scores do not show which of {first} and {second} a feature supports."
-    )
-
-
-def _marks(
-    explanation: Explanation, image: Array | None, by: str, scale: Scale | None, times: float, specials: bool
-) -> list[Mark]:
-    """One mark per stream of the input, for a panel among others."""
-    units, found = explanation.units, bool(explanation.scores.any())
-    marks: list[Mark] = []
-    for stream in dict.fromkeys(units.stream):
-        members = [i for i, s in enumerate(units.stream) if s == stream]
-        if not found and stream not in TEXT:  # a map of zeros would look like a finding
-            marks += [Picture(image, images.frames_of(explanation))] if image is not None and stream == "image" else []
-            continue
-        if image is not None and stream == "image" and units.boxes is not None and units.grid is None:
-            marks.append(Picture(images.boxes_on(explanation, members, image, scale, times)))
-        if units.grid is not None and (stream == "image" or len(set(units.stream)) == 1):
-            marks.append(images.heat(explanation, image=image, scale=scale, times=times))
-        elif images.in_time(units, stream):
-            marks.append(images.time_lines(explanation, times))
-        elif stream in TEXT:
-            marks.append(token_run(explanation, by=by, scale=scale, times=times, members=members))
-        else:
-            marks.append(bars(explanation, scale=scale, times=times, members=members, specials=specials))
-    return marks
+        return "", ""
+    first, second = _named(target)
+    unsigned = ", ".join(dict.fromkeys(e.method for e in chosen if not e.signed))
+    sideless = f" {unsigned} has no sign: its scores do not show which of {first} and {second} a feature supports."
+    return scales.SUPPORTS.format(first, second), sideless if unsigned else ""
 
 
 def _pixels(image: Any, explanation: Explanation) -> Array | None:
@@ -466,37 +420,23 @@ def _pixels(image: Any, explanation: Explanation) -> Array | None:
 
 
 def _shared_scales(chosen: list[Explanation], times: list[float], mixed: bool, by: str) -> dict[bool, Scale]:
-    """By whether a method has a sign: what has none must not be drawn as raising the value. Both reach as far."""
-    meaning = SHARE if mixed else "score"
+    """Return one scale for signed and one for unsigned methods, of the same reach."""
+    meaning = scales.SHARE if mixed else "score"
     patches = chosen[0].units.grid is not None and len(set(chosen[0].units.stream)) == 1
-    own = [None if patches else scale_for(e, by) for e in chosen]
+    alone = [None if patches else text_marks.scale_for(e, by) for e in chosen]
     reaches = [
-        e.heatmap() * headroom(e) if s is None else np.array([s.low, s.high]) for e, s in zip(chosen, own, strict=True)
+        e.heatmap() * scales.headroom(e) if s is None else np.array([s.low, s.high])
+        for e, s in zip(chosen, alone, strict=True)
     ]
-    rooms = [headroom(e) if mixed else 1.0 for e in chosen]  # shares of a total are drawn in full
+    rooms = [scales.headroom(e) if mixed else 1.0 for e in chosen]  # shares of a total are drawn in full
     reached = [end * t / room for end, t, room in zip(reaches, times, rooms, strict=True)]
     largest = max(float(np.abs(r).max()) for r in reached)
     both = len({e.signed for e in chosen}) > 1
-    scales = {}
+    by_sign = {}
     for signed in {e.signed for e in chosen}:
         ranges = [r for e, r in zip(chosen, reached, strict=True) if e.signed == signed]
         named = f"{meaning}, {'with' if signed else 'without'} a sign" if both else meaning
-        scale = scale_of(ranges, signed, from_zero=not patches, meaning=named)
+        scale = scales.scale_of(ranges, signed, from_zero=not patches, meaning=named)
         low = -largest if scale.signed else scale.low
-        scales[signed] = replace(scale, low=low, high=largest, shares=mixed)
-    return scales
-
-
-def save_page(page: Page, path: str | Path) -> Path:
-    """Write a picture; the ending of the file name says which kind."""
-    path = writable_file(path, PICTURES)
-    with writing(path):
-        if path.suffix == ".html":
-            # Half a character, which labels can hold, cannot be written: its number can.
-            data = page.to_html().encode("utf-8", "xmlcharrefreplace")
-        else:
-            from whyformer.views.figure.figure_page import figure_bytes
-
-            data = figure_bytes(page, path.suffix)
-        write_file(path, data)
-    return path
+        by_sign[signed] = replace(scale, low=low, high=largest, shares=mixed)
+    return by_sign

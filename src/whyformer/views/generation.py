@@ -15,19 +15,8 @@ from whyformer.parameters import Count, checked
 from whyformer.results.types import Cost, Explanation, Generation, Units, scalar_name
 from whyformer.shapes import Array
 from whyformer.views import marks, scales
-from whyformer.views.header import cost_of, doubts, facts_about_method, named, percent
-from whyformer.views.marks import (
-    AnswerImage,
-    Dialogue,
-    Matrix,
-    Passage,
-    Piece,
-    Reading,
-    Scale,
-    TableMark,
-    TokenRun,
-    Utterance,
-)
+from whyformer.views.header import cost_of, doubts, facts_about_method, likelihood, named, percent
+from whyformer.views.marks import Dialogue, Matrix, Passage, Piece, Reading, Scale, Utterance
 from whyformer.views.text_marks import By, scale_for
 from whyformer.views.view import Fact, Page, Panel, View, view_of
 
@@ -52,7 +41,7 @@ class Group:
 
 
 def is_long(explanation: Explanation) -> bool:
-    """Of a language model, and too long for one run of text, or by several voices."""
+    """Return whether a language model's text is too long for one run, or has several roles."""
     roles = set(explanation.units.role or ())
     return scales.FIRST_TOKEN in explanation.checks and (len(explanation.units) > LONG or len(roles) > 1)
 
@@ -147,7 +136,7 @@ def _plain(pieces: Sequence[tuple[Piece, ...]]) -> Passage:
 
 
 def folded_passages(pieces: list[tuple[Piece, ...]], strength: list[float]) -> list[Passage]:
-    """Both ends, and what stands around the strongest; the rest in folds."""
+    """Show both ends and the surroundings of the strongest pieces; fold the rest."""
     letters = sum(len(p.text) for piece in pieces for p in piece)
     fewer = 5 if letters > LONG_PIECE * len(pieces) else 1
     if len(pieces) * fewer <= LONG:
@@ -157,16 +146,16 @@ def folded_passages(pieces: list[tuple[Piece, ...]], strength: list[float]) -> l
     shown[:ends] = shown[-ends:] = True
     for place in np.argsort(-np.asarray(strength), kind="stable")[: max(3, STRONGEST // fewer)]:
         shown[max(0, place - around) : place + around + 1] = True
-    runs = [(seen, list(places)) for seen, places in groupby(range(len(pieces)), key=lambda i: bool(shown[i]))]
+    runs = [(seen, list(numbers)) for seen, numbers in groupby(range(len(pieces)), key=lambda i: bool(shown[i]))]
     passages: list[Passage] = []
-    for seen, places in runs:
-        passage = _plain([pieces[i] for i in places])
-        if seen or len(places) * fewer < FEWEST:
+    for seen, numbers in runs:
+        passage = _plain([pieces[i] for i in numbers])
+        if seen or len(numbers) * fewer < FEWEST:
             # What is too short to be folded goes on from what is before it.
             before = passages.pop() if passages and not passages[-1].folded else Passage(())
             passages.append(Passage((*before.pieces, *passage.pieces)))
         else:
-            passages.append(Passage(passage.pieces, f"… {len(places)} {'words' if fewer == 1 else 'sentences'}"))
+            passages.append(Passage(passage.pieces, f"… {len(numbers)} {'words' if fewer == 1 else 'sentences'}"))
     return passages
 
 
@@ -189,7 +178,7 @@ def shortened_question(explanation: Explanation) -> str:
 
 
 def apart_words(steps: Sequence[Explanation]) -> str:
-    """What is not on the scale of the words, and what it took."""
+    """Return the shares of the first token and of the chat template, which are not on the scale of the words."""
     shares = []
     for e in steps:
         inside = [i for i in range(1, len(e.units)) if scales.in_template(e.units, i)]  # the first token aside
@@ -203,7 +192,7 @@ def apart_words(steps: Sequence[Explanation]) -> str:
 
 
 def first_token_words(steps: Sequence[Explanation], coloured: bool = False) -> str:
-    """What the first token took, and that it is not on the scale; by method where there are several."""
+    """Return the share of the first token, which is not on the scale; by method if there are several."""
     apart = [e for e in steps if scales.first_token(e) is not None]
     if not apart:
         return ""
@@ -265,13 +254,16 @@ def image_panels(generation: Generation, steps: Sequence[Explanation]) -> list[P
         parts = list(generation.sentences or [(0, len(steps))])[:MOST_IMAGES]
     maps = [seen.shares_TRC[a:b].mean(0) for a, b in parts]
     scale = scales.scale_of(maps, any(s.signed for s in steps), from_zero=True, meaning="share")
-    return [
-        Panel((marks.Heat(v, scale, seen.image, size=seen.size, tokens=(a, b)),), f"image: {_quoted(said[a:b])}")
-        for (a, b), v in zip(parts, maps, strict=True)
-    ]
+    panels = []
+    for (first, end), values in zip(parts, maps, strict=True):
+        text = " ".join("".join(said[first:end]).split())
+        shown = marks.shortened(text, LONGEST_LABEL) if text else repr("".join(said[first:end]))
+        heat = marks.Heat(values, scale, seen.image, size=seen.size, tokens=(first, end))
+        panels.append(Panel((heat,), f"image: {shown}"))
+    return panels
 
 
-def answer_image(steps: Sequence[Explanation]) -> AnswerImage | None:
+def answer_image(steps: Sequence[Explanation]) -> marks.AnswerImage | None:
     """Shares of the patches of the image, where they form one grid."""
     units, picture = steps[0].units, steps[0].picture
     if units.grid is None or "image" not in units.stream:
@@ -279,12 +271,7 @@ def answer_image(steps: Sequence[Explanation]) -> AnswerImage | None:
     labels = tuple(label for label, stream in zip(units.labels, units.stream, strict=True) if stream == "image")
     pixels = None if picture is None else pixels_of_uri(picture)
     shares = np.stack([step.heatmap() * scales.share(step) for step in steps])
-    return AnswerImage(shares, labels, pixels, units.image_size)
-
-
-def _quoted(said: Sequence[str]) -> str:
-    text = " ".join("".join(said).split())
-    return marks.shortened(text, LONGEST_LABEL) if text else repr("".join(said))
+    return marks.AnswerImage(shares, labels, pixels, units.image_size)
 
 
 def dialogue_of(generation: Generation, steps: Sequence[Explanation], by: str = "word") -> tuple[Dialogue, list[str]]:
@@ -352,8 +339,9 @@ def _columns(dialogue: Dialogue, heat: Matrix) -> str:
 
 
 def _certainty(generation: Generation) -> tuple[Fact, ...]:
-    """How likely the model found what it said, and what else it would have said where it was least sure."""
-    told = [(likely, step) for step in generation.tokens if (likely := _likely(step)) is not None]
+    """Return the probability of the answer's tokens, and the alternative to the least likely one."""
+    each = [(likelihood(step.prediction, step.target.index), step) for step in generation.tokens]
+    told = [(likely, step) for likely, step in each if likely is not None]
     if not told:
         return ()
     lowest, step = min(told, key=lambda each: each[0])
@@ -366,14 +354,6 @@ def _certainty(generation: Generation) -> tuple[Fact, ...]:
     mean = percent(float(np.mean([likely for likely, _ in told])))
     words = f"{mean} per token on average; lowest for {named(step.target)} ({percent(lowest)}){rest}"
     return (Fact("probability", words),)
-
-
-def _likely(step: Explanation) -> float | None:
-    """The probability of the token that was said, where it is among those that are known."""
-    said, index = step.prediction, step.target.index
-    if said.index == index:
-        return said.probability
-    return next((choice.probability for choice in said.next or () if choice.index == index), None)
 
 
 def _facts(steps: Sequence[Explanation]) -> tuple[Fact, ...]:
@@ -433,7 +413,7 @@ def _answer(citations: Any, notes: list[tuple[int, int, int]]) -> View:
     if citations.shares is not None:
         shares = ", ".join(f"{share:.0%}" for share in citations.shares)
         facts += (Fact("sampled", f"{citations.samples} answers per context; share that match, by sentence: {shares}"),)
-    answer = Panel((TokenRun(tuple(pieces), plain),), wide=True)
+    answer = Panel((marks.TokenRun(tuple(pieces), plain),), wide=True)
     return View("Answer", (answer,), facts, doubts=citations.warnings, words_first=True)
 
 
@@ -454,7 +434,7 @@ def _sources(citations: Any, notes: list[tuple[int, int, int]]) -> View:
             f"{least}."
         )
         return View("Sources", (Panel((), wide=True, note=words),))
-    table = TableMark(("", "drop ↑", "score ↑", "answer sentence", "document", "source"), tuple(rows))
+    table = marks.TableMark(("", "drop ↑", "score ↑", "answer sentence", "document", "source"), tuple(rows))
     caption = (
         "drop: how much the log-probability of the answer's sentence falls without the source (higher: stronger "
         "support); 1.1 is a factor of 3."
@@ -482,4 +462,5 @@ def _document(citations: Any, number: int, scale: Scale, numbers: dict[int, int]
     what = "the answer's log-probability" if citations.shares is None else "the share, summed over sentences,"
     facts = (Fact("without this document", f"{what} {moves} by {abs(drop):.2f}"),)
     legend = scale if any(piece.score is not None for piece in pieces) else None
-    return View(citations.names[number], (Panel((TokenRun(tuple(pieces), scale),), wide=True),), facts, legend=legend)
+    run = marks.TokenRun(tuple(pieces), scale)
+    return View(citations.names[number], (Panel((run,), wide=True),), facts, legend=legend)

@@ -11,6 +11,7 @@ import numpy as np
 from whyformer.parameters import Place, checked
 from whyformer.results.types import Units
 from whyformer.shapes import Array
+from whyformer.views import marks
 from whyformer.views.header import cost_of, number
 from whyformer.views.marks import Line, Lines, Matrix, Points, Scale, Scatter, TableMark
 from whyformer.views.view import Fact, Panel, View
@@ -81,7 +82,7 @@ def pruning_view(curve: Any, *, beside: Sequence[Any] = ()) -> View:
 
 @checked
 def gates_view(result: Any) -> View:
-    """What training left open, and how it went."""
+    """Draw the learned gates, and the course of training."""
     scale = Scale(0.0, 1.0, meaning="gate: 0 is closed, 1 is open")
     panels = [Panel((head_map(result.gates, scale),), "gates", wide=True)]
     for name, values in result.history.items():
@@ -179,7 +180,7 @@ def circuits_view(result: Any) -> View:
 
 @checked
 def direct_view(result: Any, index: Place = 0) -> View:
-    """What each head writes into one input's logit."""
+    """Draw the contribution of each head to the logit of one input."""
     shares = result.shares[index]
     scale = head_scale([shares], signed=True, meaning="share of the logit")
     whole = f"{result.targets[index]} = {result.value[index]:.2f}, rest {result.rest[index]:.2f}"
@@ -255,8 +256,8 @@ def level_panels(maps: Mapping[str, Array], labels: tuple[str, ...]) -> tuple[tu
     shares = [np.divide(m, t, out=np.zeros_like(m), where=t > 0) for m, t in zip(maps.values(), totals, strict=True)]
     scale = Scale(0.0, max(float(m.max()) for m in shares), meaning="share of a row")
     rows = [labels if len(share) == len(labels) else () for share in shares]
-    marks = [Matrix(share, scale, at, labels, "position", "token") for share, at in zip(shares, rows, strict=True)]
-    return tuple(Panel((m,), LEVEL_TITLES.get(level, level)) for level, m in zip(maps, marks, strict=True)), scale
+    drawn = [Matrix(share, scale, at, labels, "position", "token") for share, at in zip(shares, rows, strict=True)]
+    return tuple(Panel((m,), LEVEL_TITLES.get(level, level)) for level, m in zip(maps, drawn, strict=True)), scale
 
 
 def mixing_panel(ratios_LN: Array, labels: tuple[str, ...]) -> Panel:
@@ -266,3 +267,96 @@ def mixing_panel(ratios_LN: Array, labels: tuple[str, ...]) -> Panel:
     return Panel(
         (Matrix(ratios_LN[::-1], scale, layers[::-1], labels, "layer", "position"),), "mixing ratio", wide=True
     )
+
+
+# Concepts: bars with limits and stars, and what a unit likes best.
+
+SHARES = Scale(0.0, 1.0, meaning="share of inputs")
+
+
+@checked
+def scores_view(result: Any, *, title: str = "") -> View:
+    """One bar per concept with its 95 % confidence interval; dots: single concept vectors, star: significant."""
+    title_of_bars = f"share of inputs whose logit of {result.target!r} rises along the concept"
+    panels = (Panel((_bars(result),), title_of_bars), Panel((_table(result),), wide=True))
+    claims = ", ".join(row.name for row in result.rows if row.significant) or "none"
+    vectors = len(result.rows[0].scores) if result.rows else 0
+    facts = (
+        Fact("model", result.model),
+        Fact("evaluated on", f"{result.inputs} inputs of '{result.target}', at {result.layer}"),
+        Fact("concept vectors", f"{vectors} for each bar"),
+        Fact("significant", "not tested" if all(np.isnan(row.p) for row in result.rows) else claims),
+    )
+    caption = "Lines: 95 % confidence intervals. Dots: single concept vectors. ★: significant."
+    return View(title or result.title, panels, facts, tuple(result.warnings), caption)
+
+
+def _bars(result: Any) -> marks.Bars:
+    alpha = float(result.options.get("alpha", 0.0))
+    bars = []
+    for row in result.rows:
+        low, high = (None if np.isnan(limit) else float(limit) for limit in (row.low, row.high))
+        bars.append(marks.Bar(row.name, row.mean, False, low, high, row.scores, _mark(row, alpha), not row.significant))
+    if result.random:
+        bars.append(marks.Bar(_null(result), float(np.mean(result.random)), special=True, dots=tuple(result.random)))
+    return marks.Bars(tuple(bars), SHARES, reference=0.5)
+
+
+def _null(result: Any) -> str:
+    """Return the name of the null hypothesis."""
+    return "shuffled" if result.options.get("tested_against") == "shuffled concepts" else "random | random"
+
+
+def _mark(row: Any, alpha: float) -> str:
+    if row.doubtful:
+        return "inconclusive"
+    if np.isnan(row.p):
+        return "not tested"
+    chance = "p < 0.0001" if row.p < 1e-4 else f"p = {row.p:.2g}"
+    verdict = _verdict(row, alpha)
+    return f"{verdict}  {chance}" + ", too low: vectors share examples" * (verdict == "?")
+
+
+def _verdict(row: Any, alpha: float) -> str:
+    if row.significant:
+        return "★ small" if row.small else "★"
+    if row.doubtful or row.p < alpha:  # no claim in spite of p
+        return "?"
+    return "not tested" if np.isnan(row.p) else "n.s."
+
+
+def _table(result: Any) -> TableMark:
+    alpha = float(result.options.get("alpha", 0.0))
+    rows = []
+    for row in result.rows:
+        limits = "" if np.isnan(row.low) else f"{row.low:.2f} – {row.high:.2f}"
+        chance = ("" if np.isnan(row.p) else f"{row.p:.2g}", _verdict(row, alpha))
+        rows.append((row.name, f"{row.mean:.2f}", limits, *chance, f"{row.accuracy:.2f}", f"{row.magnitude:+.3g}"))
+    if result.random:
+        size = result.random_magnitude
+        spread = "" if np.isnan(size) else f"±{size:.3g}"
+        rows.append((_null(result), f"{np.mean(result.random):.2f}", "", "", "", "", spread))
+    columns = ("concept", "score", "95 % CI", "p", "", "accuracy", "magnitude")
+    return TableMark(columns, tuple(rows), quiet=(len(rows) - 1,) if result.random else ())
+
+
+@checked
+def maximized_view(result: Any) -> View:
+    """Draw the image that maximises a unit, beside the course of the objective."""
+    steps = np.arange(len(result.history))
+    course = Lines(steps, (Line(result.unit, np.asarray(result.history)),), "step", "activation", whole_x=True)
+    start = "" if np.isnan(result.start) else f"from {number(result.start)} "
+    reached = f"{start}to {number(result.value)} in {len(result.history)} steps"
+    pixels = " × ".join(map(str, result.image.shape[:2]))
+    facts = [
+        Fact("model", result.model),
+        Fact("activation", reached),
+        Fact("picture", f"{pixels} pixels, checkerboard {result.checkerboard:.2f} (1: no visible patch grid)"),
+    ]
+    if result.penalties:
+        facts.append(Fact("penalties", ", ".join(f"{k} = {number(v)}" for k, v in result.penalties.items())))
+    if result.options:
+        facts.append(Fact("options", ", ".join(f"{k}={v}" for k, v in result.options.items())))
+    picture = Panel((marks.Picture(result.image, interpolation="nearest"),), f"reaches {result.value:.3g}")
+    panels = (picture, Panel((course,), "activation per step"))
+    return View(f"{result.model}: input that maximises {result.unit}", panels, tuple(facts), result.warnings, columns=2)

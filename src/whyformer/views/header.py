@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,8 +13,8 @@ from whyformer.choices import PASSES, answers, default_method
 from whyformer.errors import shown
 from whyformer.registry import get_method, meaning_of
 from whyformer.results.types import EXPLAINS_PROBABILITY, Choice, Cost, Explanation, Hop, Target, scalar_name
-from whyformer.views.image_marks import frames_of, gradient_space
-from whyformer.views.marks import Bar, Bars, Scale
+from whyformer.views.image_marks import box_words, frames_of
+from whyformer.views.marks import Scale
 from whyformer.views.scales import ANSWERED, FIRST_TOKEN, first_token, position_read
 from whyformer.views.view import Fact
 
@@ -45,17 +44,17 @@ def method_words(name: str) -> str:
 
 def choice_words(explanation: Explanation) -> str:
     """Why no other method: the most faithful one known for texts within 128 passes; or what was asked, passes=3"""
-    kind, name = DEFAULT_FOR.get(explanation.default_for or "", "such models"), explanation.method
-    first = answers(explanation.default_for or "", len(explanation.units), explanation.passes)[0][0]
+    inputs, size = explanation.default_for or "", len(explanation.units)
+    kind, first = DEFAULT_FOR.get(inputs, "such models"), answers(inputs, size, explanation.passes)[0][0]
     asked = "" if explanation.passes is None else f"within passes={explanation.passes}"
-    if name not in (first, default_method(explanation.default_for or "")):
+    if explanation.method not in (first, default_method(inputs)):
         return f"{asked or f'for {kind}'}, since {first} gave no result here"
     if asked:
         return asked
     if explanation.options.get("passes") != PASSES:
         return f"the default for {kind}"
-    quick = get_method(answers(explanation.default_for or "", len(explanation.units), 3)[0][0])
-    forwards, backwards = quick.cost(len(explanation.units), **quick.defaults)
+    quick = get_method(answers(inputs, size, 3)[0][0])
+    forwards, backwards = quick.cost(size, **quick.defaults)
     few = f"{forwards:.0f} forward{'s' * (forwards > 1)}" + (f" + {backwards:.0f} backward" if backwards else "")
     return f"the most faithful method known for {kind} within {PASSES} passes (passes=3: {quick.name}, {few})"
 
@@ -123,12 +122,12 @@ POWERS = 7  # scores of ten million and more are told in powers of ten
 
 
 def facts(explanation: Explanation) -> tuple[Fact, ...]:
-    """All there is to know about one explanation: the answer, then how it was explained."""
+    """Return all facts of one explanation: the answer, then method and cost."""
     return (answer(explanation), *details(explanation))
 
 
 def answer(explanation: Explanation) -> Fact:
-    """What comes first in every picture: what the model says, how likely it finds it, and what it would say next."""
+    """Return the first line of every picture: the prediction, its probability, and the next class."""
     whole = is_answer(explanation) and explanation.prediction.probability is None and explanation.target.label
     other = "" if is_predicted(explanation) else f"; explained is {named(explanation.target)}"
     return Fact("answer" if whole else "prediction", answer_words(explanation) + other)
@@ -143,7 +142,7 @@ def is_predicted(explanation: Explanation) -> bool:
 
 
 def details(explanation: Explanation) -> tuple[Fact, ...]:
-    """What stands below a picture: how it was explained, at what cost, and how far that was tested."""
+    """Return the facts below a picture: method, cost, input, and whether it was validated."""
     untested = () if doubts(explanation) or explanation.nothing_found else (Fact(*UNVALIDATED),)
     return (*facts_about_method(explanation), *facts_about_input(explanation), *untested)
 
@@ -154,7 +153,8 @@ def answer_words(explanation: Explanation) -> str:
     if said.probability is not None:
         return predicted(said)
     if is_answer(explanation) and target.versus is not None:  # two answers: the likelier one first
-        each = zip((target.label, target.versus_label), _values_of_both(explanation), strict=True)
+        values = [explanation.checks.get(f"{explanation.scalar}{side}", math.nan) for side in ("", "_versus")]
+        each = zip((target.label, target.versus_label), values, strict=True)
         (first, high), (second, low) = sorted(each, key=lambda answer: -answer[1])
         return f"{first} (probability {_likelihood(high)} as a whole), next {second} ({_likelihood(low)})"
     if is_answer(explanation) and target.label:
@@ -166,12 +166,6 @@ def answer_words(explanation: Explanation) -> str:
         return named(said)
     nameless = said.label in ("", "LABEL_0")  # a single output: none, or the name that configurations make up
     return number(explanation.value) if nameless else f"{named(said)} = {number(explanation.value)}"
-
-
-def _values_of_both(explanation: Explanation) -> tuple[float, float]:
-    """Return what was explained of each of two answers; the value of the explanation is the difference."""
-    scalar = explanation.scalar
-    return explanation.checks.get(scalar, math.nan), explanation.checks.get(f"{scalar}_versus", math.nan)
 
 
 def _likelihood(log_probability: float) -> str:
@@ -196,9 +190,9 @@ def predicted(prediction: Target) -> str:
 
 
 def facts_about_input(explanation: Explanation) -> tuple[Fact, ...]:
-    """What holds for every method that explains the same input and target."""
+    """Return the facts that are the same for every method with this input and target."""
     entries = [Fact("explained", explained(explanation))]
-    entries += [Fact("detected", gradient_space(frame)) for frame in frames_of(explanation)]
+    entries += [Fact("detected", box_words(frame)) for frame in frames_of(explanation)]
     if explanation.model:
         entries.append(Fact("model", explanation.model))
     return tuple(entries)
@@ -254,12 +248,12 @@ def handed_words(hops: Sequence[Hop]) -> str:
 
 
 def _whole(check: str) -> str:
-    """What an error of this name is a share of."""
+    """Return what an error of this name is relative to."""
     return "the expected sum" if check in _SUMS else "the largest |score|"
 
 
 def is_answer(explanation: Explanation) -> bool:
-    """What is explained is not one token or class but an answer, as a whole."""
+    """Return whether a whole answer is explained, not one token or class."""
     return explanation.scalar == ANSWERED
 
 
@@ -293,11 +287,16 @@ def explained(explanation: Explanation) -> str:
 
 
 def _likely(explanation: Explanation, index: int) -> str:
-    """How likely the model finds a class, in per cent; "" where that is not known."""
-    said = explanation.prediction
-    shares = {said.index: said.probability} | {choice.index: choice.probability for choice in said.next or ()}
-    share = shares.get(index)
+    """Return the predicted probability of a class in per cent; "" if it is not known."""
+    share = likelihood(explanation.prediction, index)
     return "" if share is None else percent(share)
+
+
+def likelihood(said: Target, index: int) -> float | None:
+    """The probability of a class or token, where it is among the likeliest ones that are known."""
+    if said.index == index:
+        return said.probability
+    return next((choice.probability for choice in said.next or () if choice.index == index), None)
 
 
 def options(explanation: Explanation) -> str:
@@ -339,9 +338,9 @@ def doubts(*explanations: Explanation) -> tuple[str, ...]:
     ranges = []
     for name, sizes in errors.items():
         value, share, causes = max(sizes, key=lambda size: size[0] if size[1] is None else size[1])
-        several = f" This is the largest of {len(explanations)} explanations." if len(sizes) > 1 else ""
+        largest = f" This is the largest of {len(explanations)} explanations." if len(sizes) > 1 else ""
         shown = None if share is None else percent(share)
-        ranges.append(check_words(name, number(value), shown, causes) + several)
+        ranges.append(check_words(name, number(value), shown, causes) + largest)
     return (*warnings, *ranges)
 
 
@@ -403,41 +402,11 @@ def decimals(scores: Sequence[float]) -> int:
 
 
 def column(scores: Sequence[float], scale: Scale) -> Callable[[float], str]:
-    """How the numbers of one list are told: shares in per cent, scores with the same decimals each."""
+    """Return a formatter for the numbers of one list: shares in per cent, scores with the same number of decimals."""
     if scale.shares:
         return percent
     digits = decimals(scores)
     return lambda score: fixed(score, digits)
-
-
-@dataclass(frozen=True)
-class BarRow:
-    """A bar as all back ends draw it. Places and widths are shares of its track."""
-
-    rank: int  # 0 in lists that are not ranked
-    bar: Bar
-    number: str
-    error: str  # half the distance of its limits
-    start: float
-    width: float
-    beyond: bool  # cut off at the end of the scale, and hatched
-    limits: tuple[float, float] | None
-    dots: tuple[float, ...]
-
-
-def bar_rows(mark: Bars) -> list[BarRow]:
-    scale = mark.scale
-    told = column([bar.score for bar in mark.bars], scale)
-    rows = []
-    for rank, bar in enumerate(mark.bars, 1):
-        error, limits, zero = "", None, 0.5 if scale.signed else 0.0
-        if bar.low is not None and bar.high is not None:
-            error, limits = f" ± {told((bar.high - bar.low) / 2)}", (scale.place(bar.low), scale.place(bar.high))
-        width = abs(scale.length(bar.score)) * (0.5 if scale.signed else 1.0)
-        start, dots = min(zero, scale.place(bar.score)), tuple(map(scale.place, bar.dots))
-        beyond = scale.exceeded(bar.score)
-        rows.append(BarRow(rank * mark.ranked, bar, told(bar.score), error, start, width, beyond, limits, dots))
-    return rows
 
 
 def legend_words(scale: Scale, gap: str) -> str:
@@ -446,7 +415,7 @@ def legend_words(scale: Scale, gap: str) -> str:
 
 
 def ends(scale: Scale) -> tuple[str, str]:
-    """Both ends of a scale, rounded as the scores that stand on it; less so where they would look alike."""
+    """Format both ends of a scale like its scores, with more decimals if they would look alike."""
     told = column([scale.low, scale.high], scale)
     if not scale.shares and scale.low != scale.high and told(scale.low) == told(scale.high):
         told = column([scale.high - scale.low], scale)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,9 @@ from whyformer.errors import BadInput, NotOffered, reading, shown
 from whyformer.files import open_image, resized
 from whyformer.results.types import Explanation, Units
 from whyformer.shapes import Array
-from whyformer.views.marks import Frame, HeadColours, Heat, Line, Lines, Picture, Scale
-from whyformer.views.scales import (
-    DIVERGING,
-    HEAT,
-    bytes_of,
-    colours,
-    head_colour,
-    headroom,
-    ramp,
-    rgb,
-    scale_of,
-    widened,
-)
+from whyformer.views import scales
+from whyformer.views.marks import PLAIN, Frame, HeadColours, Heat, Line, Lines, Look, Picture, Scale
+from whyformer.views.scales import DIVERGING, HEAT, bytes_of, head_colour, headroom, ramp, rgb, scale_of
 
 
 def frames_of(explanation: Explanation) -> tuple[Frame, ...]:
@@ -41,8 +30,8 @@ def frames_of(explanation: Explanation) -> tuple[Frame, ...]:
     return (Frame((left, top, right, bottom), str(explanation.target)),) if left < right and top < bottom else ()
 
 
-def gradient_space(frame: Frame) -> str:
-    """In words: 12–40 % of the width, 20–60 % of the height, from the top left"""
+def box_words(frame: Frame) -> str:
+    """Describe a box: 12–40 % of the width, 20–60 % of the height, from the top left"""
     left, top, right, bottom = (round(100 * edge) for edge in frame.box)
     return f"{left}–{right} % of the width, {top}–{bottom} % of the height, from the top left"
 
@@ -170,7 +159,7 @@ def picture(mark: Picture, size: tuple[int, int]) -> Array:
 
 
 def _grey(pixels: Array) -> Array:
-    """Half way to grey: colours of the image must not be read as heat."""
+    """Move colours half way to grey, so that they are not read as heat."""
     grey = pixels @ np.array([0.299, 0.587, 0.114], np.float32)
     return 0.65 * grey[..., None] + 0.35 * pixels
 
@@ -194,21 +183,15 @@ def painted_heads(mark: HeadColours, size: tuple[int, int]) -> Array:
 ROUNDING = 1.5  # pixels; some processors round to whole patches instead
 
 
-def heat(
-    explanation: Explanation,
-    *,
-    image: Array | None = None,
-    interpolation: str = "bilinear",
-    scale: Scale | None = None,
-    times: float = 1.0,
-) -> Heat:
-    """The patches' scores over the image, from the lowest to the highest patch."""
-    units = explanation.units
-    require_fit(image, units)
-    values = explanation.heatmap() * np.float32(times)
-    values = values[::-1] if of_sound(units) else values  # as in spectrograms, low frequencies at the bottom
-    scale = scale or widened(scale_of([values], explanation.signed, from_zero=False), headroom(explanation))
-    return Heat(values, scale, image, interpolation, units.image_size, frames_of(explanation), of_sound(units))
+def heat(explanation: Explanation, look: Look = PLAIN, interpolation: str = "bilinear") -> Heat:
+    """Return the patches' scores over the image, from the lowest to the highest patch."""
+    units, sound = explanation.units, of_sound(explanation.units)
+    require_fit(look.image, units)
+    values = explanation.heatmap() * np.float32(look.times)
+    values = values[::-1] if sound else values  # as in spectrograms, low frequencies at the bottom
+    alone = scales.widened(scale_of([values], explanation.signed, from_zero=False), headroom(explanation))
+    frames = frames_of(explanation)
+    return Heat(values, look.scale or alone, look.image, interpolation, units.image_size, frames, sound)
 
 
 MOST_COLOURS = 4
@@ -251,7 +234,7 @@ def pixel_heat(explanation: Explanation) -> Heat:
 
 
 def enlarged(mark: Heat, explanation: Explanation) -> tuple[Heat, Frame, str]:
-    """Some patches around the strongest, where they are, and in words: here single pixels can be seen."""
+    """Return the patches around the strongest, enlarged to single pixels, with their frame and name."""
     grid = explanation.units.grid or (1, 1)
     strongest = np.unravel_index(int(np.abs(explanation.heatmap()).argmax()), grid)
     cuts, edges, ends = [], [], []
@@ -304,11 +287,6 @@ def require_fit(image: Array | None, units: Units) -> None:
     )
 
 
-def in_time(units: Units, stream: str) -> bool:
-    """Frames of a sound whose length is known."""
-    return stream == "audio" and units.grid is None and units.seconds is not None
-
-
 def time_lines(explanation: Explanation, times: float = 1.0) -> Lines:
     """A step per frame at its time in seconds, the waveform behind it as high as the highest score."""
     units = explanation.units
@@ -325,16 +303,6 @@ def time_lines(explanation: Explanation, times: float = 1.0) -> Lines:
     return Lines(x, tuple(lines), "seconds", "score" if times == 1.0 else "share of the method's total", from_zero=True)
 
 
-def boxes_on(
-    explanation: Explanation, members: Sequence[int], pixels: Array, scale: Scale | None = None, times: float = 1.0
-) -> Array:
-    """The picture with the boxes of some units; ``times``: what turns scores into shares."""
-    scores = explanation.scores[list(members)] * np.float32(times)
-    boxes = explanation.units.boxes or ()
-    scale = scale or widened(scale_of([scores], explanation.signed), headroom(explanation))
-    return boxes_drawn(pixels, [boxes[i] for i in members], scores, scale)
-
-
 def boxes_drawn(pixels: Array, boxes: list[tuple[float, ...]], scores: Array, scale: Scale) -> Array:
     """Frames in the colour of their score, thicker and less see-through the more they weigh; the strongest on top."""
     canvas = pixels.astype(np.float32)
@@ -344,7 +312,7 @@ def boxes_drawn(pixels: Array, boxes: list[tuple[float, ...]], scores: Array, sc
         rows = sorted((round(top * (height - 1)), round(bottom * (height - 1))))
         columns = sorted((round(left * (width - 1)), round(right * (width - 1))))
         strength = abs(scale.length(float(scores[index])))
-        colour = colours(scale, scores[[index]])[0].astype(np.float32)
+        colour = scales.colours(scale, scores[[index]])[0].astype(np.float32)
         frame = np.zeros((height, width), bool)
         frame[rows[0] : rows[1] + 1, columns[0] : columns[1] + 1] = True
         thick = 1 + round(strength * max(2, min(height, width) // 60))

@@ -44,7 +44,7 @@ class Scale:
         return np.clip((scores - self.low) / (self.high - self.low), 0.0, 1.0)
 
     def exceeded(self, score: float) -> bool:
-        """Beyond both ends, but for rounding: bars are cut off there, and marked."""
+        """Return whether a score is beyond the scale; such bars are cut off and marked."""
         return abs(score) > max(abs(self.low), abs(self.high)) * 1.0001
 
     def length(self, score: float) -> float:
@@ -55,6 +55,21 @@ class Scale:
     def place(self, score: float) -> float:
         """0 to 1: where a score lies on the track of a bar."""
         return 0.5 + 0.5 * self.length(score) if self.signed else max(0.0, self.length(score))
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """The settings of the marks of one explanation."""
+
+    by: str = "token"  # or "word"
+    scale: Scale | None = None  # None: that of the explanation alone
+    times: float = 1.0  # what turns scores into shares
+    most: int | None = None  # entries of a ranked list
+    specials: bool = False  # special tokens have bars
+    image: Array | None = None  # below the patches
+
+
+PLAIN = Look()
 
 
 @dataclass(frozen=True)
@@ -102,7 +117,7 @@ class Bars:
 
     @property
     def more(self) -> str:
-        """What is written below a ranking that is not shown in full."""
+        """The line below a ranking that is not shown in full."""
         return f"… {self.left_out} more" if self.left_out else ""
 
 
@@ -162,7 +177,7 @@ class Matrix:
         return values
 
     def told(self) -> Array:
-        """What is written into the cells: zero for less than a ten-thousandth of the scale."""
+        """Return the numbers for the cells; less than a ten-thousandth of the scale is zero."""
         values, least = np.asarray(self.values, float), 1e-4 * max(abs(self.scale.low), abs(self.scale.high))
         return np.where(np.abs(values) < least, 0.0, values) / 10.0**self.power
 
@@ -258,7 +273,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class Utterance:
-    """What one voice says in the text that a model reads; ``quiet``: what a template put around it."""
+    """The text of one role in a prompt; ``quiet``: text of the chat template."""
 
     heading: str
     passages: tuple[Passage, ...]
@@ -270,7 +285,7 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a language model read, voice by voice, with scores on it."""
+    """The text that a language model read, by role, with scores."""
 
     parts: tuple[Utterance, ...]
     scale: Scale
@@ -292,7 +307,7 @@ class AnswerImage:
 
 @dataclass(frozen=True, eq=False)
 class Dialogue:
-    """What a model said, over what it read: which pieces of ``reading`` each token came from.
+    """An answer over its prompt: the pieces of ``reading`` that each token of the answer came from.
 
     ``reading`` shows the mean over all tokens. ``shares`` has a row per token and a column per scored piece, NaN for
     what was not yet there; ``aside``: not on the scale of the row. ``ordinary``: pieces that colours are scaled to.

@@ -1,4 +1,4 @@
-"""Views of reports and of checks."""
+"""Views of reports, of checks and of the debate about attention."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.evidence import Deletion, too_few
+from whyformer.evidence import Deletion, mean_within, share_interval, too_few, with_interval
 from whyformer.parameters import checked
 from whyformer.results.types import Explanation
+from whyformer.shapes import Array
 from whyformer.views.comparison_view import LEAD, agreement_view, curves_view, reasons, table_view
 from whyformer.views.explained import TEXT, side_by_side, title_of
 from whyformer.views.header import NUMBER, cost_of, duration, options, percent, scalar_words
 from whyformer.views.image_marks import heat
-from whyformer.views.marks import Bar, Bars, Line, Lines, Mark, Points, Scale, Scatter, TableMark
+from whyformer.views.marks import Bar, Bars, Line, Lines, Look, Mark, Points, Scale, Scatter, TableMark
 from whyformer.views.scales import scale_of
 from whyformer.views.text_marks import bars, token_run
 from whyformer.views.view import Explained, Fact, Page, Panel, Terms, Trust, View
@@ -42,8 +43,8 @@ def checkup_page(checkup: Any) -> Page:
 
 
 def findings_of(findings: Iterable[Any]) -> list[Terms]:
-    found = list(findings)
-    by_level = {level: tuple(Fact(f.title, f.text) for f in found if f.level == level) for level in HEADINGS}
+    listed = list(findings)
+    by_level = {level: tuple(Fact(f.title, f.text) for f in listed if f.level == level) for level in HEADINGS}
     return [Terms(facts, HEADINGS[level], level=level) for level, facts in by_level.items() if facts]
 
 
@@ -76,19 +77,19 @@ def _twice(test: Any) -> View:
 
 def _drawn(explanation: Explanation, scale: Scale) -> tuple[Mark, ...]:
     """The image, the words, and bars for whatever else there is (columns, boxes)."""
-    units = explanation.units
+    units, look = explanation.units, Look(scale=scale)
     marks: list[Mark] = []
     rest = [i for i, special in enumerate(units.special) if not special]
     if units.grid is not None:
-        marks.append(heat(explanation, scale=scale))
+        marks.append(heat(explanation, look))
         rest = [i for i in rest if units.stream[i] != "image"]
     words = [i for i in rest if units.stream[i] in TEXT]
     others = [i for i in rest if i not in set(words)]
     for stream in dict.fromkeys(units.stream[i] for i in words):
         members = [i for i in words if units.stream[i] == stream]
-        marks.append(token_run(explanation, scale=scale, members=members))
+        marks.append(token_run(explanation, look, members))
     if others:
-        marks.append(bars(explanation, scale=scale, members=others))
+        marks.append(bars(explanation, look, others))
     return tuple(marks)
 
 
@@ -334,3 +335,72 @@ def _computed(report: Any) -> tuple[Fact, ...]:
         Fact("Time", duration(report.seconds)),
     ]
     return tuple(facts)
+
+
+# The debate about attention: a picture for each property, and the copies of the model.
+SIGNIFICANT = 0.05
+
+
+@checked
+def debate_page(debate: Any) -> Page:
+    """The page of an AttentionDebate."""
+    (copies,) = retrained_page(debate.copies).views
+    views = (_against_importance(debate), _changed(debate), copies)
+    return Page(debate.title, views, tuple(findings_of(debate.findings())))
+
+
+def _of(tests: Any, name: str) -> Array:
+    return np.array([float(getattr(test, name)) for test in tests])
+
+
+def _plane(debate: Any, across: str, up: str, axes: tuple[str, str]) -> Scatter:
+    """A point per input, coloured by class."""
+    groups = []
+    for name, tests in debate.classes.items():
+        x, y = _of(tests, across), _of(tests, up)
+        known = ~(np.isnan(x) | np.isnan(y))
+        tips = tuple(test.title for test, there in zip(tests, known, strict=True) if there)
+        groups.append(Points(f"class {name}", x[known], y[known], labels=tips))
+    return Scatter(tuple(group for group in groups if len(group.x)), *axes)
+
+
+def _against_importance(debate: Any) -> View:
+    """Property 1: attention against importance scores, per class."""
+    rows = []
+    for name, tests in {**debate.classes, "all": debate.tests.inputs}.items():
+        cells = []
+        for kind in ("gradient", "loo"):
+            tau, p = _of(tests, f"tau_{kind}"), _of(tests, f"p_{kind}")
+            known = ~np.isnan(tau)
+            if not known.any():
+                cells += ["", ""]
+                continue
+            share, count = float(((p < SIGNIFICANT) & (tau > 0))[known].mean()), int(known.sum())
+            low, high = map(float, share_interval(np.asarray(share), count))
+            cells.append(with_interval(mean_within(tau, -1.0, 1.0)))
+            cells.append(f"{percent(share)} ({percent(low)} – {percent(high)})")
+        rows.append((name, str(len(tests)), *cells))
+    columns = ("predicted class", "inputs", "τ with gradients", "significant", "τ with leave-one-out", "significant ")
+    panels = [Panel((TableMark(columns, tuple(rows)),), wide=True)]
+    plane = _plane(debate, "tau_gradient", "tau_loo", ("τ with gradients", "τ with leave-one-out"))
+    if plane.groups:
+        panels.append(Panel((plane,), "Kendall's τ of attention, per input"))
+    caption = (
+        "Kendall's τ of attention with |gradient × input| and with leave-one-out (1: same order, 0: chance). "
+        "Significant: share of inputs with τ > 0 and p < 0.05, with its 95 % confidence interval (Wilson)."
+    )
+    return View("Property 1: does attention agree with importance scores?", tuple(panels), caption=caption)
+
+
+def _changed(debate: Any) -> View:
+    """Property 2: does the output change with attention?"""
+    shuffled = _plane(debate, "entropy", "median_change", ("entropy of attention", "median |Δp|"))
+    adversary = _plane(debate, "jsd", "change", ("JSD of attention", "TVD of the output"))
+    panels = (Panel((shuffled,), "Shuffled attention"), Panel((adversary,), "Adversarial attention"))
+    caption = (
+        "A point per input. Entropy: 0 where one token has all attention, 1 where all have the same. Change: median "
+        f"over {debate.tests.permutations} shuffles. Adversarial attention: the most different map (JSD, at most "
+        f"{math.log(2):.2f}) whose output changes by at most {debate.tests.epsilon:g}."
+    )
+    title = "Property 2: does other attention change the output?"
+    return View(title, panels, caption=caption, columns=2)

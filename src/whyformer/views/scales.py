@@ -111,7 +111,7 @@ class Axis:
     whole: bool = False  # ticks at whole numbers only
 
     def shares(self, values: Any) -> Array:
-        """Where values lie: 0 at the start, 1 at the end; NaN where they cannot be drawn."""
+        """Return positions of values: 0 at the start, 1 at the end, NaN if they cannot be drawn."""
         ends = np.array([self.start, self.end], float)
         at = np.asarray(values, float)
         if self.log:
@@ -223,7 +223,7 @@ def scale_of(scores: Sequence[Array], signed: bool = False, from_zero: bool = Tr
 
 
 def headroom(explanation: Explanation) -> float:
-    """How many times longer the scale of bars and colours is than the largest |score|: 1, or more for small effects.
+    """Return the length of the scale relative to the largest |score|: 1, or more for small effects.
 
     On a scale that ends at the largest |score|, effects of 0.001 on a logit of 3.6 look like effects of 3. So all
     |scores| together are compared with the explained value, and where they are less than 5 % of it, bars and colours

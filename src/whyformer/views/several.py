@@ -15,20 +15,10 @@ from whyformer.parameters import checked
 from whyformer.results.result import Retired
 from whyformer.results.types import ByMethod, Explanation, Explanations, Generation
 from whyformer.shapes import Array
-from whyformer.views import marks, scales
+from whyformer.views import header, marks, scales
 from whyformer.views.explained import explanation_view, page, side_by_side, title_of
 from whyformer.views.generation import folded_passages
-from whyformer.views.header import (
-    answer,
-    cost_of,
-    details,
-    doubts,
-    explained,
-    facts_about_input,
-    facts_about_method,
-    number,
-)
-from whyformer.views.image_marks import frames_of, gradient_space
+from whyformer.views.image_marks import box_words, frames_of
 from whyformer.views.marks import Bar, Bars, Matrix, Passage, Picture, Piece, Reading, StepGraph, TableMark, Utterance
 from whyformer.views.scales import scale_of
 from whyformer.views.view import Fact, Page, Panel, TableRows, View, view_of
@@ -65,8 +55,9 @@ def steps_view(steps: Sequence[Explanation]) -> View:
             written[i, : len(scores)] = scores
         mark = Matrix(written, scale, rows, prefix, "generated token", "target so far")
         panels.append(Panel((mark,), "target so far", wide=True))
-    first, every = steps[0], dict.fromkeys(d for s in steps for d in doubts(s))
-    told = (replace(f, value=first.readout) if f.name == "output position" else f for f in facts_about_method(first))
+    first, every = steps[0], dict.fromkeys(d for s in steps for d in header.doubts(s))
+    facts = header.facts_about_method(first)
+    told = (replace(f, value=first.readout) if f.name == "output position" else f for f in facts)
     title = f"{first.method}: sources of each generated token"
     caption = CAPTION_OF_SOURCE if signed or len(prefix) == 1 else CAPTION_OF_SOURCE + READOUT_NOTE
     return View(title, tuple(panels), tuple(told), tuple(every), caption, legend=scale)
@@ -85,23 +76,21 @@ def similarity_view(explanation: Explanation, *, title: str = "") -> View:
     if ("a", "b") not in maps:
         return explanation_view(explanation, title=title)
     pairs = maps["a", "b"]
-    pairs_of = list(zip(explanation.units.labels, explanation.units.stream, strict=True))
-    labels = {side: tuple(label for label, stream in pairs_of if stream == side) for side in ("a", "b")}
-    scale = scale_of([pairs], True)
-    both = scale_of([pairs.sum(1), pairs.sum(0)], True)
-    matrix = Matrix(pairs, scale, labels["a"], labels["b"], "first text", "second text")
-    panels = [Panel((matrix,), "pairs of tokens", wide=True)]
-    for stream, sums in (("a", pairs.sum(1)), ("b", pairs.sum(0))):
-        bars = tuple(Bar(label, float(v)) for label, v in zip(labels[stream], sums, strict=True))
-        panels.append(Panel((Bars(bars, both),), {"a": "first text", "b": "second text"}[stream]))
+    scale, both = scale_of([pairs], True), scale_of([pairs.sum(1), pairs.sum(0)], True)
+    units, names, labels, panels = explanation.units, ("first text", "second text"), [], []
+    for side, name, sums in zip(("a", "b"), names, (pairs.sum(1), pairs.sum(0)), strict=True):
+        labels.append(tuple(label for label, stream in zip(units.labels, units.stream, strict=True) if stream == side))
+        bars = tuple(Bar(label, float(v)) for label, v in zip(labels[-1], sums, strict=True))
+        panels.append(Panel((Bars(bars, both),), name))
+    matrix = Panel((Matrix(pairs, scale, labels[0], labels[1], *names),), "pairs of tokens", wide=True)
     return View(
-        title or f"similarity {number(explanation.value)}",
-        tuple(panels),
-        (answer(explanation),),
-        doubts(explanation),
+        title or f"similarity {header.number(explanation.value)}",
+        (matrix, *panels),
+        (header.answer(explanation),),
+        header.doubts(explanation),
         CAPTION_OF_PAIRS,
         legend=scale,
-        details=details(explanation),
+        details=header.details(explanation),
     )
 
 
@@ -147,7 +136,7 @@ def _views(item: Any, options: dict[str, Any]) -> list[View]:
 
 
 def _detections(explanations: Sequence[Any]) -> list[View]:
-    """All objects of one image that are explained, on the picture, where there are several."""
+    """Draw all explained objects of one image on the picture, if there are several."""
     if len(explanations) < 2 or not all(isinstance(e, Explanation) and frames_of(e) for e in explanations):
         return []
     first: Explanation = explanations[0]
@@ -158,7 +147,7 @@ def _detections(explanations: Sequence[Any]) -> list[View]:
         return []
     frames = tuple(replace(f, label=f"{f.label} {e.target.position}") for e in explanations for f in frames_of(e))
     rows = tuple(
-        (str(e.target.position), str(e.target), explained(e), gradient_space(f))
+        (str(e.target.position), str(e.target), header.explained(e), box_words(f))
         for e in explanations
         for f in frames_of(e)
     )
@@ -186,13 +175,13 @@ def are_rows(explanations: Sequence[Any]) -> bool:
 
 
 def rows_view(explanations: Sequence[Explanation]) -> View:
-    """All rows together: how strong each column is on average, and on live pages a dot per row."""
+    """Draw the mean |score| of each column over all rows; live pages show a dot per row."""
     first, sizes = explanations[0], np.abs(np.stack([e.scores for e in explanations])).mean(0)
     units, order = first.units, np.argsort(-sizes, kind="stable").tolist()
     scale = scale_of([sizes[[i for i in order if not units.special[i]]]], meaning="mean |score|")
     bars = Bars(tuple(Bar(units.labels[i], float(sizes[i]), units.special[i]) for i in order), scale)
-    model = [fact for fact in facts_about_input(first) if fact.name == "model"]
-    told = [fact for fact in facts_about_method(first) if fact.name in ("method", "options")]
+    model = [fact for fact in header.facts_about_input(first) if fact.name == "model"]
+    told = [fact for fact in header.facts_about_method(first) if fact.name in ("method", "options")]
     return View(
         f"All {len(explanations)} rows",
         (Panel((bars,), "mean |score| per column", wide=True),),
@@ -224,7 +213,7 @@ def trace_view(trace: Any) -> View:
         Fact("explained", f"{len(trace.steps)} steps, {len(trace.sources) - len(trace.steps)} sources that were read"),
         *_cause(trace),
         Fact("ranked by", f"{trace.method}, {trace.model}"),
-        Fact("cost", cost_of(trace.cost)),
+        Fact("cost", header.cost_of(trace.cost)),
     )
     panels = (
         Panel((_graph(trace),), "What drove each step", wide=True),

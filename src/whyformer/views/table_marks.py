@@ -45,7 +45,7 @@ def unseen_panel(columns: Sequence[str]) -> list[Panel]:
 
 
 def stand_in_of(explanation: Explanation) -> str:
-    """What a method put in the place of a column: "mean", "zero"; nothing where it took nothing away."""
+    """Return the baseline of masked columns, such as "mean" or "zero"; "" if the method masks nothing."""
     chosen = next((value for name in STAND_INS if (value := explanation.options.get(name)) is not None), "")
     return str(chosen) if isinstance(chosen, (str, int)) else "the given numbers"
 
@@ -91,9 +91,9 @@ def agreement_view(result: Any) -> View:
     points = Points("columns", result.importance, result.scores, labels=result.labels)
     other = f"fall of {result.metric} when the column is shuffled" if result.metric else "scores passed"
     mark = Scatter((points,), other, f"mean |score|, {result.method}")
-    places = [np.argsort(np.argsort(-x, kind="stable")) + 1 for x in (result.scores, result.importance)]
-    order = np.argsort(places[1], kind="stable")[:MOST_ROWS]
-    ranks = tuple((result.labels[i], str(places[1][i]), str(places[0][i])) for i in order)
+    ranks_of = [np.argsort(np.argsort(-x, kind="stable")) + 1 for x in (result.scores, result.importance)]
+    order = np.argsort(ranks_of[1], kind="stable")[:MOST_ROWS]
+    ranks = tuple((result.labels[i], str(ranks_of[1][i]), str(ranks_of[0][i])) for i in order)
     panels = [
         Panel((mark,), wide=True),
         Panel((TableMark(("column", "rank by permutation" if result.metric else other, result.method), ranks),)),

@@ -14,6 +14,8 @@ from typing import Any
 from whyformer.brief import as_symbols, brief
 from whyformer.errors import BadInput
 from whyformer.evidence import Deletion, Standing
+from whyformer.files import writable_file, write_file, writing
+from whyformer.results.result import PICTURES
 from whyformer.results.types import Explanation
 from whyformer.shapes import Array
 from whyformer.views.marks import Bars, Mark, Scale
@@ -53,7 +55,7 @@ def _back_end(name: str) -> Any:
 
 
 class _Drawn(ABC):
-    """What views and pages can do; the backends are loaded when asked for."""
+    """Base class of views and pages; backends are loaded when they are needed."""
 
     def __repr__(self) -> str:
         return brief(self)
@@ -72,7 +74,14 @@ class _Drawn(ABC):
 
     def save(self, path: str | Path) -> Path:
         """Write .html, .png, .svg or .pdf."""
-        return _back_end("explained").save_page(self._page(), path)
+        path = writable_file(path, PICTURES)
+        with writing(path):
+            if path.suffix == ".html":  # half a character, which labels can hold, is written as its number
+                data = self.to_html().encode("utf-8", "xmlcharrefreplace")
+            else:
+                data = _back_end("figure.figure_page").figure_bytes(self._page(), path.suffix)
+            write_file(path, data)
+        return path
 
     def _repr_html_(self) -> str:
         return _back_end("html.html_page").framed(self._page())
@@ -88,7 +97,7 @@ class _Drawn(ABC):
 
 @dataclass(frozen=True)
 class Trust:
-    """What the badge on one map says, and the evidence behind it."""
+    """The badge on one map, and the evidence behind it."""
 
     standing: Standing
     name: str  # of its method in ``deletion``
@@ -97,7 +106,7 @@ class Trust:
 
 @dataclass(frozen=True, eq=False)
 class Explained:
-    """What a view was drawn from, for pages that can be asked: one input under one method or several."""
+    """The explanations that a view was drawn from, for interactive pages: one input under one or more methods."""
 
     explanations: list[Explanation]
     image: Array | None = None
@@ -112,7 +121,7 @@ class Explained:
 
 @dataclass(frozen=True, eq=False)
 class TableRows:
-    """The same of many rows of one table."""
+    """The explanations of many rows of one table, for interactive pages."""
 
     explanations: list[Explanation]
 
@@ -159,7 +168,7 @@ class View(_Drawn):
 
 @dataclass(frozen=True)
 class Terms:
-    """Names and what they stand for; ``code``: the names are to be typed; ``level``: findings of a check-up."""
+    """Names with descriptions; ``code``: the names are code; ``level``: findings of a check-up."""
 
     facts: tuple[Fact, ...]
     title: str = ""
@@ -195,7 +204,7 @@ def captions(views: Sequence[View]) -> list[str]:
 
 
 def _cut_off(view: View) -> str:
-    """Names the bars that are longer than their scale."""
+    """Return a sentence that names the bars longer than their scale."""
     lists = [mark for mark in view.marks if isinstance(mark, Bars) and not mark.starts]
     names = list(dict.fromkeys(b.label for m in lists for b in m.bars if m.scale.exceeded(b.score)))
     if not names:

@@ -14,11 +14,11 @@ from whyformer.shapes import Array
 from whyformer.views import marks
 from whyformer.views.figure import sheet as drawing
 from whyformer.views.figure.sheet import GREY, INK, LINE, Sheet, letter
-from whyformer.views.header import BarRow, legend_words
+from whyformer.views.header import legend_words
 from whyformer.views.image_marks import canvas_size, painted, painted_heads, picture
 from whyformer.views.scales import anchors_of, bar_colour, head_colour, ramp
+from whyformer.views.text_marks import BarRow, placed_rows
 from whyformer.views.view import Fact, Page, Panel, Terms, View, captions, in_symbols, rows_of
-from whyformer.views.waterfall import placed_rows
 
 MARGIN, GAP = 0.3, 0.35
 UNDATED: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
@@ -43,7 +43,7 @@ def figure(page: Page) -> Any:
 
 
 def figure_bytes(page: Page, ending: str) -> bytes:
-    """The same page gives the same bytes: no date inside, ids in SVG from a fixed salt."""
+    """Render a page; equal pages give equal bytes: no date inside, and ids in SVG from a fixed salt."""
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": "whyformer"}), warnings.catch_warnings():

@@ -15,20 +15,9 @@ import numpy as np
 from rich.cells import cell_len as cells
 
 from whyformer.shapes import Array
+from whyformer.views import marks
 from whyformer.views.header import short, whole_percent
-from whyformer.views.html.charts import LONGEST_LABEL, MOST_LABELS, SHADE, UPRIGHT
-from whyformer.views.marks import (
-    PAIR,
-    Dialogue,
-    Lines,
-    Matrix,
-    Reading,
-    Scatter,
-    StepGraph,
-    TableMark,
-    TokenRun,
-    shortened,
-)
+from whyformer.views.html.charts import MOST_LABELS, SHADE, UPRIGHT, short_label
 from whyformer.views.scales import axes_of, colour, colours, hexadecimal, ink_on, styles, x_of
 from whyformer.views.text_marks import characters_of, wrapped
 
@@ -90,7 +79,7 @@ FALLBACKS = (
 
 
 def png_of(figure: Any) -> bytes:
-    """What notebooks draw of a figure."""
+    """Render a figure as PNG, for notebooks."""
     written = BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # shown as boxes
@@ -178,7 +167,7 @@ class Sheet:
 
 @lru_cache(maxsize=10_000)
 def points_wide(line: str, size: float, weight: str) -> float:
-    """What is shown and then saved is measured once."""
+    """Return the width of a line in points; cached, since a figure is often shown and then saved."""
     from matplotlib.backends.backend_agg import RendererAgg
     from matplotlib.font_manager import FontProperties
 
@@ -207,7 +196,7 @@ CROWD = 200  # points, beyond which they are small
 DASHES: dict[str, Any] = {"": "-", "5 3": (0, (4, 2)), "2 3": (0, (1.5, 2)), "7 3 2 3": (0, (5, 2, 1.5, 2))}
 
 
-def draw_table(sheet: Sheet, x: float, y: float, width: float, mark: TableMark) -> float:
+def draw_table(sheet: Sheet, x: float, y: float, width: float, mark: marks.TableMark) -> float:
     """Returns where the table ends; columns shrink where the sheet is too narrow."""
     wide = column_widths(mark)
     scale = min(1.0, width / sum(wide))
@@ -235,7 +224,7 @@ def draw_table(sheet: Sheet, x: float, y: float, width: float, mark: TableMark) 
     return y
 
 
-def column_widths(mark: TableMark) -> list[float]:
+def column_widths(mark: marks.TableMark) -> list[float]:
     """Inches that columns take where there is room for them."""
     return [
         max([cells(mark.columns[c]), *(cells(row[c]) for row in mark.rows)]) * letter(TABLE_TEXT) + 0.2
@@ -243,7 +232,7 @@ def column_widths(mark: TableMark) -> list[float]:
     ]
 
 
-def draw_lines(sheet: Sheet, x: float, y: float, width: float, mark: Lines) -> float:
+def draw_lines(sheet: Sheet, x: float, y: float, width: float, mark: marks.Lines) -> float:
     """Curves in a frame, with their limits; names below."""
     plane = _Plane(sheet, x, y + 0.1, width, mark)
     for line, (stroke, dash) in zip(mark.lines, styles(mark.lines), strict=True):
@@ -259,7 +248,7 @@ def draw_lines(sheet: Sheet, x: float, y: float, width: float, mark: Lines) -> f
     return plane.end
 
 
-def draw_scatter(sheet: Sheet, x: float, y: float, width: float, mark: Scatter) -> float:
+def draw_scatter(sheet: Sheet, x: float, y: float, width: float, mark: marks.Scatter) -> float:
     """Points in a frame, kinds below."""
     plane = _Plane(sheet, x, y + 0.1, width, mark)
     size = 9 if sum(len(group.x) for group in mark.groups) > CROWD else 26
@@ -273,7 +262,7 @@ def draw_scatter(sheet: Sheet, x: float, y: float, width: float, mark: Scatter) 
 class _Plane:
     """A frame with ticks and names; ``across`` and ``up`` say where values lie on the sheet."""
 
-    def __init__(self, sheet: Sheet, x: float, y: float, width: float, mark: Lines | Scatter) -> None:
+    def __init__(self, sheet: Sheet, x: float, y: float, width: float, mark: marks.Lines | marks.Scatter) -> None:
         self.sheet, self.x, self.y, self.width = sheet, x, y, min(width, 6.5)
         self.left, self.wide, self.height = x + 0.55, self.width - 0.65, min(2.9, 0.6 * width)
         self.x_axis, self.y_axis = axes_of(mark)
@@ -316,16 +305,18 @@ READABLE = 0.3  # inches that a number needs
 MATRIX_TEXT = 8.0
 
 
-def numbered_width(mark: Matrix) -> float:
+def numbered_width(mark: marks.Matrix) -> float:
     """Inches that a matrix needs for its numbers to be drawn; 0 without numbers."""
     if not mark.numbers:
         return 0.0
-    across, down = (max((len(_short(x)) for x in names), default=0) for names in (mark.column_labels, mark.row_labels))
+    across, down = (
+        max((len(short_label(x)) for x in names), default=0) for names in (mark.column_labels, mark.row_labels)
+    )
     slant = across * letter(MATRIX_TEXT) * 0.6 if across > UPRIGHT else 0.05
     return 0.35 + down * letter(MATRIX_TEXT) + slant + (READABLE + 0.02) * int(mark.values.shape[1])
 
 
-def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: Matrix) -> float:
+def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: marks.Matrix) -> float:
     """Returns where it ends."""
     rows, columns = int(mark.values.shape[0]), int(mark.values.shape[1])
     if mark.small:
@@ -335,8 +326,8 @@ def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: Matrix) ->
         sheet.box(x, y, side, height, "none", LINE)
         return y + height
     labelled = max(rows, columns) <= MOST_LABELS
-    row_labels = [_short(label) for label in mark.row_labels] if labelled else []
-    column_labels = [_short(label) for label in mark.column_labels] if labelled else []
+    row_labels = [short_label(label) for label in mark.row_labels] if labelled else []
+    column_labels = [short_label(label) for label in mark.column_labels] if labelled else []
     left = x + (0.32 if mark.row_axis else 0.25) + max(map(len, row_labels), default=0) * letter(MATRIX_TEXT)
     longest = max(map(len, column_labels), default=0)
     overhang = longest * letter(MATRIX_TEXT) if longest > UPRIGHT else 0.08
@@ -370,16 +361,12 @@ def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: Matrix) ->
     return end
 
 
-def _short(label: str) -> str:
-    return shortened(label, 2 * LONGEST_LABEL if PAIR in label else LONGEST_LABEL)
-
-
 MOST_TOKENS = 32  # of an answer, that are followed one by one
 LONGEST_TOKEN = 18
 TEXT_ROW = 0.19
 
 
-def draw_run(sheet: Sheet, x: float, y: float, width: float, run: TokenRun, size: float = 11) -> float:
+def draw_run(sheet: Sheet, x: float, y: float, width: float, run: marks.TokenRun, size: float = 11) -> float:
     """Returns where it ends."""
     step, line_height = letter(size, mono=True), size * 1.75 / 72
     base = direction("".join(piece.text for piece in run.pieces)) or "L"
@@ -403,7 +390,7 @@ def draw_run(sheet: Sheet, x: float, y: float, width: float, run: TokenRun, size
     return y
 
 
-def draw_reading(sheet: Sheet, x: float, y: float, width: float, mark: Reading) -> float:
+def draw_reading(sheet: Sheet, x: float, y: float, width: float, mark: marks.Reading) -> float:
     """Voice by voice under their names; folds in one line of words, what a template put in without colours."""
     for part in mark.parts:
         if part.quiet:
@@ -414,11 +401,11 @@ def draw_reading(sheet: Sheet, x: float, y: float, width: float, mark: Reading) 
             if passage.folded:
                 y = sheet.paragraph(x, y, width, f"{passage.folded}, not shown …", size=8, color=GREY)
             else:
-                y = draw_run(sheet, x, y, width, TokenRun(passage.from_its_first_word(), mark.scale), 10)
+                y = draw_run(sheet, x, y, width, marks.TokenRun(passage.from_its_first_word(), mark.scale), 10)
     return y
 
 
-def draw_dialogue(sheet: Sheet, x: float, y: float, width: float, mark: Dialogue) -> float:
+def draw_dialogue(sheet: Sheet, x: float, y: float, width: float, mark: marks.Dialogue) -> float:
     """The answer; its first tokens, each with what it came from; what was read, with the mean over the answer."""
     y = sheet.paragraph(x, y, width, "".join(mark.said).strip(), size=12) + 0.12
     step, size = letter(8.5, mono=True), 8.5
@@ -436,7 +423,7 @@ def draw_dialogue(sheet: Sheet, x: float, y: float, width: float, mark: Dialogue
     return draw_reading(sheet, x, y, width, mark.reading)
 
 
-def draw_graph(sheet: Sheet, x: float, y: float, width: float, mark: StepGraph) -> float:
+def draw_graph(sheet: Sheet, x: float, y: float, width: float, mark: marks.StepGraph) -> float:
     """Each step, and below it what drove it."""
     room = max(8, int(width / letter(8.5, mono=True)) - 2)
     for step, sources in mark.told():

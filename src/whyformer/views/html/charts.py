@@ -37,10 +37,9 @@ def picture_svg(mark: marks.Picture) -> str:
 def heat_svg(mark: marks.Heat) -> str:
     size = canvas_size(mark, LONGEST)
     tips = _tips(mark, size) if mark.interpolation == "nearest" and not mark.fine else ""
-    drawn = _framed(size, _image(painted(mark, size), size) + _boxes(mark.frames, size) + tips, "scores over the image")
-    if mark.tokens is None:
-        return drawn
-    return drawn.replace("<svg", f'<svg data-first="{mark.tokens[0]}" data-end="{mark.tokens[1]}"', 1)
+    inner = _image(painted(mark, size), size) + _boxes(mark.frames, size) + tips
+    tokens = "" if mark.tokens is None else ' data-first="{}" data-end="{}"'.format(*mark.tokens)
+    return _framed(size, inner, "scores over the image", tokens)
 
 
 def heads_html(mark: marks.HeadColours) -> str:
@@ -68,7 +67,7 @@ def _tips(mark: marks.Heat, size: tuple[int, int]) -> str:
 
 
 def _boxes(frames: tuple[marks.Frame, ...], size: tuple[int, int]) -> str:
-    """White on a dark line, which shows on every colour; the name above the box, or inside where there is no room."""
+    """Draw boxes white on black, visible on every colour; names are above the box, or inside if there is no room."""
     height, width = size
     parts = []
     for frame in frames:
@@ -86,8 +85,8 @@ def _boxes(frames: tuple[marks.Frame, ...], size: tuple[int, int]) -> str:
     return "".join(parts)
 
 
-def _framed(size: tuple[int, int], inner: str, name: str) -> str:
-    return f'<svg viewBox="0 0 {size[1]} {size[0]}" role="img" aria-label="{escape(name)}">{inner}</svg>'
+def _framed(size: tuple[int, int], inner: str, name: str, more: str = "") -> str:
+    return f'<svg{more} viewBox="0 0 {size[1]} {size[0]}" role="img" aria-label="{escape(name)}">{inner}</svg>'
 
 
 def _image(pixels: Array, size: tuple[float, float], x: float = 0, y: float = 0, blocky: bool = False) -> str:
@@ -105,13 +104,11 @@ def matrix_svg(mark: marks.Matrix) -> str:
             f'<rect width="{columns}" height="{rows}" fill="none" stroke="#d8dde3" stroke-width="{columns / 100:.2f}"/>'
         )
         drawn = _image(pixels, (rows, columns), blocky=True) + frame
-        return _framed((rows, columns), drawn, f"map of {mark.scale.meaning}").replace(
-            "<svg", '<svg class="wf-map-small"', 1
-        )
+        return _framed((rows, columns), drawn, f"map of {mark.scale.meaning}", ' class="wf-map-small"')
     labelled = max(rows, columns) <= MOST_LABELS
     longest = LONGEST_LABEL if max(rows, columns) > FEW_LABELS else LONGEST_OF_FEW
-    row_labels = [_short(x, longest) for x in mark.row_labels] if labelled else []
-    column_labels = [_short(x, longest) for x in mark.column_labels] if labelled else []
+    row_labels = [short_label(x, longest) for x in mark.row_labels] if labelled else []
+    column_labels = [short_label(x, longest) for x in mark.column_labels] if labelled else []
     numbered = mark.numbers and rows * columns <= MOST_NUMBERS
     cell = NUMBERED if numbered else CELL if labelled else 480 / max(rows, columns)
     slanted = max((len(x) for x in column_labels), default=0) > UPRIGHT
@@ -172,11 +169,11 @@ def joined_svg(mark: marks.Matrix) -> str:
             for c, weight in enumerate(row)
             if weight >= max(FAINTEST * high, strong)
         )
-        name = f'<text x="124" y="{y + 4}" text-anchor="end">{escape(_short(mark.row_labels[r], LONGEST_LABEL))}</text>'
+        name = f'<text x="124" y="{y + 4}" text-anchor="end">{escape(short_label(mark.row_labels[r]))}</text>'
         touch = f'<rect class="wf-touch" y="{y - JOIN_HIGH // 2}" width="130" height="{JOIN_HIGH}"/>'
         groups.append(f'<g class="wf-from-one">{lines}{name}{touch}</g>')
     right = "".join(
-        f'<text x="256" y="{JOIN_HIGH * (c + 1) + 4}">{escape(_short(label, LONGEST_LABEL))}</text>'
+        f'<text x="256" y="{JOIN_HIGH * (c + 1) + 4}">{escape(short_label(label))}</text>'
         for c, label in enumerate(mark.column_labels)
     )
     return (
@@ -200,7 +197,7 @@ def _cell_tips(mark: marks.Matrix, left: float, top: float, cell: float) -> list
     ]
 
 
-def _short(label: str, longest: int) -> str:
+def short_label(label: str, longest: int = LONGEST_LABEL) -> str:
     longest = max(longest, 2 * LONGEST_LABEL) if marks.PAIR in label else longest  # a column and its value
     return marks.shortened(label, longest)
 
@@ -222,10 +219,9 @@ def reading_html(mark: marks.Reading) -> str:
 
 
 def _part(part: marks.Utterance, scale: marks.Scale, numbers: Any) -> str:
+    inner = "".join(_passage(passage, None if part.quiet else scale, numbers) for passage in part.passages)
     if part.quiet:
-        inner = "".join(_passage(passage, None, numbers) for passage in part.passages)
         return f'<div class="wf-quiet" title="from the chat template">{inner}</div>'
-    inner = "".join(_passage(passage, scale, numbers) for passage in part.passages)
     return f'<h4 class="wf-voice">{escape(part.heading)}</h4><div class="wf-run" dir="auto">{inner}</div>'
 
 
@@ -280,7 +276,7 @@ def _button(text: str, tokens: tuple[int, int], name: str) -> str:
 
 
 def _data(mark: marks.Dialogue) -> str:
-    """What the script draws from."""
+    """Return the data for the script."""
     rounded = np.round(mark.shares * STEPS)
     shares = [[None if np.isnan(share) else int(share) for share in row] for row in rounded]
     data = {

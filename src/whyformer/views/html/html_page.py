@@ -12,13 +12,13 @@ import numpy as np
 
 from whyformer.brief import STEERING, as_symbols
 from whyformer.views import marks
-from whyformer.views.header import BarRow, decimals, ends, fixed, number
+from whyformer.views.header import decimals, ends, fixed, number
 from whyformer.views.html import charts
 from whyformer.views.html.charts import STEPS, reading_html
 from whyformer.views.html.live import as_json, live_html, rounded, script
 from whyformer.views.scales import anchors_of, bar_colour
+from whyformer.views.text_marks import BarRow, placed_rows
 from whyformer.views.view import Explained, Fact, Heads, Page, Panel, Terms, View, captions, rows_of
-from whyformer.views.waterfall import placed_rows
 
 # Still pictures have a white ground on purpose: their colour scales start from it. The page's script knows scales that
 # start from a dark ground, and changes both together.
@@ -108,8 +108,8 @@ def _view(view: View, caption: str) -> str:
     for row in rows_of(view.panels, view.columns):
         kind = ("wf-row wf-small" if small else "wf-row") + " wf-still" * _is_drawn(view, row)
         style = f' style="--columns:{1 if row[0].wide else view.columns}"'
-        own = [_own_legend(p) if not view.legends else "" for p in row]
-        inner = "".join(_panel(p, legend) for p, legend in zip(row, own, strict=True))
+        legends = [_own_legend(p) if not view.legends else "" for p in row]
+        inner = "".join(_panel(p, legend) for p, legend in zip(row, legends, strict=True))
         parts.append(f'<div class="{kind}"{style}>{inner}</div>')
     parts += [_legend(scale, _over_images(view), view.explained is not None) for scale in view.legends]
     parts.append(live_html(view, caption))

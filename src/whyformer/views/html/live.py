@@ -16,15 +16,15 @@ import numpy as np
 
 from whyformer.extras import command_for
 from whyformer.files import LONGEST, jpeg_uri
+from whyformer.results.codec import to_plain
 from whyformer.results.types import ByMethod, Explanation, Units
 from whyformer.shapes import Array
 from whyformer.views.header import explained
 from whyformer.views.image_marks import frames_of, of_sound, png, shrunk
 from whyformer.views.scales import aside_of, headroom, position_read, share
 from whyformer.views.table_marks import untried
-from whyformer.views.text_marks import folded_units, folded_words, is_visible, placed
+from whyformer.views.text_marks import folded_units, folded_words, is_visible, placed, remainder_words, start_of
 from whyformer.views.view import Explained, Heads, Panel, TableRows, Trust, View, view_of
-from whyformer.views.waterfall import remainder_words, start_of
 
 DIGITS = 9  # significant, of scores: as many as tell two of them apart
 MOST_CELLS = 512  # rows and columns of a map; of longer inputs, neighbours stand together
@@ -41,12 +41,12 @@ def drawing() -> str:
 
 @cache
 def script() -> str:
-    """That of saved pages."""
+    """Return the script of saved pages."""
     return drawing() + (Path(__file__).parent / "saved.js").read_text(encoding="utf-8")
 
 
 def live_data(view: View, caption: str | None = None) -> dict[str, Any] | None:
-    """What the script draws one view from; None where the view has no live form. caption: in place of the view's."""
+    """Return the data of the interactive form of a view; None without one. caption: in place of the view's."""
     if isinstance(view.explained, Explained):
         return _of_input(view if caption is None else replace(view, caption=caption), view.explained)
     if isinstance(view.explained, TableRows):
@@ -108,8 +108,8 @@ def _of_input(view: View, source: Explained) -> dict[str, Any]:
 
 def _maps(view: View, source: Explained) -> list[dict[str, Any]]:
     # Side by side, each method has a panel with what is to be said about it; a single one has its words in the header.
-    several = len(source.explanations) > 1
-    words = [panel for panel in view.panels if panel.facts] if several else []
+    beside = len(source.explanations) > 1
+    words = [panel for panel in view.panels if panel.facts] if beside else []
     words = words if len(words) == len(source.explanations) else []
     nothing = source.nothing or ("",) * len(source.explanations)
     return [
@@ -119,11 +119,11 @@ def _maps(view: View, source: Explained) -> list[dict[str, Any]]:
 
 
 def _footer(view: View, source: Explained) -> dict[str, Any]:
-    """What is said below the maps: caption, details and doubts; on one scale another caption."""
-    own, one = source.captions or (view.caption, view.caption)
-    told = view.caption.removeprefix(one if source.shared else own)  # striped bars, which the page adds
+    """Return the text below the maps: both captions (own scales, one scale), details and warnings."""
+    apart, one = source.captions or (view.caption, view.caption)
+    told = view.caption.removeprefix(one if source.shared else apart)  # striped bars, which the page adds
     return {
-        "caption": own + told,
+        "caption": apart + told,
         "shared": one + told,
         "details": [[fact.name, fact.value] for fact in view.details],
         "doubts": list(view.doubts),
@@ -148,22 +148,11 @@ def question_of(explanations: list[Explanation]) -> dict[str, Any] | None:
 
 
 def _units(units: Units) -> dict[str, Any]:
-    first, last = placed(units)
-    text = units.text or ""
-    return {
-        "labels": list(units.labels),
-        "special": [int(s) for s in units.special],
-        "stream": list(units.stream),
-        "word": None if units.word is None else list(units.word),
-        "spans": None if units.spans is None else [list(span) for span in units.spans],
-        "text": units.text,
-        "grid": None if units.grid is None else list(units.grid),
-        "upwards": of_sound(units),
-        "values": None if units.values is None else list(units.values),
-        "outside": [any(map(is_visible, text[:first])), any(map(is_visible, text[last:]))],  # of all units
-        "seconds": units.seconds,
-        "wave": None if units.wave is None else list(units.wave),
-    }
+    (first, last), text = placed(units), units.text or ""
+    made: dict[str, Any] = {"special": [int(s) for s in units.special], "upwards": of_sound(units)}
+    made["outside"] = [any(map(is_visible, text[:first])), any(map(is_visible, text[last:]))]  # of all units
+    names = "labels special stream word spans text grid upwards values outside seconds wave".split()
+    return {name: made[name] if name in made else to_plain(getattr(units, name)) for name in names}
 
 
 def _map(explanation: Explanation, panel: Panel | None, nothing: str = "") -> dict[str, Any]:
@@ -294,7 +283,7 @@ def widget_of(drawn: Any, ask: Ask | None = None) -> Any:
 
 
 def answer(drawn: Any, ask: Ask, told: Any) -> dict[str, Any]:
-    """What the page is told when a class is clicked: its maps, or why there are none."""
+    """Answer a click on a class: its maps, or the error."""
     number, label, place = str(told.get("number", "")), str(told.get("label", "")), int(told.get("place", 0))
     try:
         sources = [view.explained for view in drawn._page().views if isinstance(view.explained, Explained)]

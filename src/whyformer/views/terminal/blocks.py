@@ -16,12 +16,11 @@ from rich.text import Text
 from whyformer.files import resized
 from whyformer.shapes import Array
 from whyformer.views import marks
-from whyformer.views.header import BarRow, number, short, whole_percent
+from whyformer.views.header import number, short, whole_percent
 from whyformer.views.html.charts import SHADE
 from whyformer.views.image_marks import canvas_size, framed, painted, painted_heads, picture, shrunk
 from whyformer.views.scales import axes_of, colour, colours, head_colour, hexadecimal, ink_on, limits, styles, x_of
-from whyformer.views.text_marks import Char, characters_of, wrapped
-from whyformer.views.waterfall import placed_rows
+from whyformer.views.text_marks import BarRow, Char, characters_of, placed_rows, wrapped
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 FEWEST = 8  # blocks of a curve
@@ -71,8 +70,8 @@ def lines_block(mark: marks.Lines, width: int, coloured: bool) -> RenderableType
     for line in mark.lines:
         values = line.values if len(line.values) else np.full(1, np.nan)
         picked = values[np.linspace(0, len(values) - 1, room).round().astype(int)]
-        places = (picked - low) / (high - low) * (len(BLOCKS) - 1)
-        drawn = "".join(" " if not np.isfinite(p) else BLOCKS[round(float(p))] for p in places)
+        heights = (picked - low) / (high - low) * (len(BLOCKS) - 1)
+        drawn = "".join(" " if not np.isfinite(p) else BLOCKS[round(float(p))] for p in heights)
         text = f"{line.name:<{longest}}  {drawn}  {_ends(line)}"
         curves.append(Text(text, style="dim" if line.quiet else "", no_wrap=True))
     return Group(*curves, Text(f"{mark.y_axis}, against {mark.x_axis}", style="dim"))
@@ -222,13 +221,13 @@ LONGEST_NAME, LONGEST_BAR = 20, 30
 
 def bars_block(mark: marks.Bars, width: int, coloured: bool) -> Group:
     rows, more = placed_rows(mark), mark.more
-    places = len(str(len(rows) or 1))
+    digits = len(str(len(rows) or 1))
     labels = []
     for row in rows:  # a column with its value may take half of the width
         label = cut(row.bar.label, max(LONGEST_NAME, width // 2) if marks.PAIR in row.bar.label else LONGEST_NAME)
-        labels.append(f"{row.rank:>{places}}. {label}" if row.rank else label)
+        labels.append(f"{row.rank:>{digits}}. {label}" if row.rank else label)
     lines = _bar_lines(rows, labels, mark, width, coloured)
-    lines += [Text(" " * (places + 2) + more, style="dim")] if more else []
+    lines += [Text(" " * (digits + 2) + more, style="dim")] if more else []
     return Group(*lines, *([Text(mark.folded, style="dim")] if mark.folded else []))
 
 
@@ -370,7 +369,7 @@ def matrix_block(mark: marks.Matrix, width: int, coloured: bool) -> RenderableTy
 
 
 def matrix_width(mark: marks.Matrix) -> int:
-    """What a matrix needs to stand in one piece."""
+    """Return the width that a matrix needs."""
     if not mark.numbers:
         return min(LONGEST_LABEL, _label_width([*mark.row_labels])) + 5 + int(mark.values.shape[1])
     return _label_width(_row_names(mark)) + 1 + NUMBER * int(mark.values.shape[1])
@@ -381,7 +380,7 @@ def _label_width(labels: list[str]) -> int:
 
 
 def _row_names(mark: marks.Matrix) -> list[str]:
-    """With their numbers where columns, which have no room for words, are told by them."""
+    """Return row labels, with numbers if columns are labelled by number."""
     names = [set_cell_size(x, LONGEST_LABEL) if cell_len(x) > LONGEST_LABEL else x for x in mark.row_labels]
     return names if _columns_fit(mark) else [f"{name} {i:>2}" for i, name in enumerate(names)]
 

@@ -32,35 +32,19 @@ ARROWED = ("The bar (» or «)", "The bars (» or «)")
 ORDERED = ("256", "truecolor")  # with sixteen colours, a scale would not keep its order: blocks do
 ALONE = ("method", UNVALIDATED[0])  # details on lines of their own
 RAMP = 16  # cells of a legend
-BLOCK_WORDS = {
-    "The stronger the colour": "The taller the block",
-    "Blue raises": "A block above a word (a bar to the right) raises",
-    "orange lowers": "one below it (to the left) lowers",
-    "Blue supports": "A block above a word (a bar to the right) supports",
-    "orange supports": "one below it (to the left) supports",
-    "Bars and colours": "Bars and blocks",
-    "Bars, colours": "Bars, blocks",
-    "Lengths and colours": "Lengths and blocks",
+RAISES = "A block above a word (a bar to the right)"
+# What captions say of colours: of blocks above words, of bars alone, and of shades.
+WITHOUT_COLOURS = {
+    "The stronger the colour": ("The taller the block", "The longer the bar", "The denser the block"),
+    "Blue raises": (f"{RAISES} raises", "A bar to the right raises", "Blocks (░▒▓█) raise"),
+    "orange lowers": ("one below it (to the left) lowers", "one to the left lowers", "signs (:-=#) lower"),
+    "Blue supports": (f"{RAISES} supports", "A bar to the right supports", "Blocks (░▒▓█) support"),
+    "orange supports": ("one below it (to the left) supports", "one to the left supports", "signs (:-=#) support"),
+    "Bars and colours": ("Bars and blocks", "Bars", "Bars and blocks"),
+    "Bars, colours": ("Bars, blocks", "Bars", "Bars, blocks"),
+    "Lengths and colours": ("Lengths and blocks", "Lengths", "Lengths and blocks"),
 }
-BAR_WORDS = {
-    "The stronger the colour": "The longer the bar",
-    "Blue raises": "A bar to the right raises",
-    "orange lowers": "one to the left lowers",
-    "Blue supports": "A bar to the right supports",
-    "orange supports": "one to the left supports",
-    "Bars and colours": "Bars",
-    "Bars, colours": "Bars",
-    "Lengths and colours": "Lengths",
-}
-SHADE_WORDS = {
-    "The stronger the colour": "The denser the block",
-    "Blue raises": "Blocks (░▒▓█) raise",
-    "orange lowers": "signs (:-=#) lower",
-    "Blue supports": "Blocks (░▒▓█) support",
-    "orange supports": "signs (:-=#) support",
-    "Bars and colours": "Bars and blocks",
-    "Bars, colours": "Bars, blocks",
-    "Lengths and colours": "Lengths and blocks",
+OF_SHADES = {
     "Colours: from": "Blocks: from",
     "Colour: attention": "Shade: attention",
     "Colour: score": "Shade: score",
@@ -98,7 +82,7 @@ def plain(renderable: RenderableType, width: int = 80) -> str:
 
 
 class _Harmless:
-    """What rich is about to print, with symbols for characters that would steer the terminal."""
+    """A renderable of rich with control characters replaced by symbols."""
 
     def __init__(self, renderable: RenderableType) -> None:
         self.renderable = renderable
@@ -169,7 +153,7 @@ class _Draw:
         return parts
 
     def legend(self, scale: marks.Scale) -> Text:
-        """What shades and colours of maps stand for; texts and bars have their numbers beside them."""
+        """Draw the legend of maps; texts and bars have numbers beside them."""
         words = f" {legend_words(scale, '  ')}"
         if not self.coloured:
             return Text((MINUS[:0:-1] if scale.signed else "") + SHADES + words, style="dim")
@@ -179,7 +163,7 @@ class _Draw:
         return line.append(words, style="dim")
 
     def worth_drawing(self, panels: Sequence[Panel]) -> list[Panel]:
-        """In so few pixels smooth heat looks like the grid, and without colours there is no picture."""
+        """Return the panels without doubles: smooth heat looks like the grid here, and pictures need colours."""
 
         def repeats(mark: marks.Mark) -> bool:
             if isinstance(mark, marks.Picture):
@@ -242,11 +226,11 @@ class _Draw:
 
 
 def _without_colours(caption: str, view: View) -> str:
-    """What the caption says of colours, said of blocks."""
+    """Rewrite a caption about colours for output without colours."""
     kinds = {type(mark) for mark in view.marks}
-    words = BLOCK_WORDS if kinds & {marks.TokenRun, marks.Reading, marks.Dialogue} else BAR_WORDS
-    if kinds & {marks.Heat, marks.Matrix, marks.HeadColours} and marks.Dialogue not in kinds:
-        words = SHADE_WORDS
-    for colour_words, other_words in words.items():
-        caption = caption.replace(colour_words, other_words)
+    shaded = kinds & {marks.Heat, marks.Matrix, marks.HeadColours} and marks.Dialogue not in kinds
+    column = 2 if shaded else 0 if kinds & {marks.TokenRun, marks.Reading, marks.Dialogue} else 1
+    words = {colours: others[column] for colours, others in WITHOUT_COLOURS.items()} | (OF_SHADES if shaded else {})
+    for colours, others in words.items():
+        caption = caption.replace(colours, others)
     return caption

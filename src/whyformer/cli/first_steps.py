@@ -1,26 +1,161 @@
-"""whyformer doctor, methods and metrics: the installation, and the registered methods and metrics."""
+"""whyformer demo and doctor: first explanations of a text, an image and a table, and a check of the installation."""
 
 from __future__ import annotations
 
-import inspect
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from whyformer.cli._options import CommandArguments, takes
+from whyformer.cli._input import check_out
+from whyformer.cli._options import CommandArguments, announced, takes
 from whyformer.cli._results import print_json
-from whyformer.extras import LIBRARIES, installed
+from whyformer.demo import SENTENCES
+from whyformer.extras import LIBRARIES, SHIPPED, installed, require
+from whyformer.files import quiet
 from whyformer.version import __version__
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from whyformer.registry import Method, Metric
+DRAWN = (
+    "This is a drawing made by the demo: photos are not shipped. The model was trained on photos, so this shows what "
+    "an explanation looks like, not how accurate the model is."
+)
+CENSUS = (
+    "A small FT-Transformer predicts from census data of 1994 whether a person earned more than 50,000 dollars. It is "
+    "an example of explanations of a table, and must not be used for decisions about people."
+)
+ROW = 1
+FEW = 6  # entries of a list, so that all of it fits on a screen
+TOLD = ("method", "cost", "not validated")  # of the details, in the terminal
+SENTENCE = SENTENCES[3]
+
+
+def screens() -> Iterator[tuple[str, Any, str]]:
+    """Yield a heading, a view and what is to be known about it, for a text, an image and a row of a table."""
+    from whyformer.demo.census import adult_rows
+    from whyformer.demo.pictures import face
+    from whyformer.verbs import Explainer
+    from whyformer.views import view_of
+
+    cat, row = face("cat"), adult_rows()[ROW]
+    for heading, name, raw, note, more in (
+        ("A text, and a sentiment model", "sentiment", SENTENCE, "", {}),
+        ("An image, and a model of cats and dogs", "pets", cat, DRAWN, {"image": cat, "title": "a drawn cat"}),
+        (
+            "A table row, and a model of incomes",
+            "adult",
+            row,
+            CENSUS,
+            {"title": f"a person of {row['age']} in a census"},
+        ),
+    ):
+        yield heading, view_of(Explainer(*_loaded(name)).explain(raw, progress=False), most=FEW, **more), note
+
+
+def _loaded(name: str) -> tuple[Any, Any]:
+    from whyformer import demo as shipped
+
+    with quiet():
+        return getattr(shipped, f"load_{name}")()
+
+
+METHODS = ("raw_attention", "attention_rollout", "generic_attention", "grad_sam")
+QUICK_CHECKS = ("capture_audit", "class_dependence", "invariance", "sinks")  # one or two seconds in total
+LEAD = (
+    "A sentence, an image and a row of a table, explained by the default method; then five sentences by four methods. "
+    "A higher score means a larger contribution."
+)
+SPECIAL = (
+    "[CLS] and [SEP] are special tokens that the tokenizer adds. The output is read at [CLS], so this token often "
+    "receives a large share of the score. Special tokens are hidden, and a line below the bars shows their share. "
+    "Where methods disagree, they cannot all be right: the report compares them."
+)
+TRY = (  # a command, and what it is for
+    ('whyformer explain "your own sentence"', "your own text"),
+    ("whyformer explain photo.jpg --out why.html", "your own image, on a page"),
+    ("whyformer doctor", "check this installation"),
+)
+
+
+@takes("out/demo")
+def demo(asked: CommandArguments) -> None:
+    """Explain a text, an image and a table, and write a page.
+
+    The page has more sentences and methods; a report compares and checks the methods.
+    Uses three small shipped models, without downloads.
+
+    \b
+    Examples:
+      whyformer demo
+      whyformer demo --out demo.html
+    """
+    if asked.out.suffix != ".html":
+        raise typer.BadParameter(f"{asked.out.name!r}: the page is HTML, name it something.html", param_hint="--out")
+    require(*SHIPPED, why="whyformer demo")
+    check_out(asked.out)
+    report_out = asked.out.with_name(f"{asked.out.stem}-report.html")
+    check_out(report_out)
+    announced()
+    views = []
+    for number, (heading, view, note) in enumerate(screens(), start=1):
+        typer.secho(f"{number}. {heading}", bold=True)
+        replace(view, details=tuple(fact for fact in view.details if fact.name in TOLD)).show()
+        views.append(replace(view, caption=f"{view.caption} {note}".strip()))
+    typer.echo("Comparing and checking several methods (about half a minute) …", err=True)
+    from rich.console import Group
+    from rich.text import Text
+
+    from whyformer.registry import meaning_of
+    from whyformer.reports.report import report
+    from whyformer.verbs import Explainer
+    from whyformer.views import page, side_by_side
+    from whyformer.views.terminal.terminal_page import put
+    from whyformer.views.view import Fact, Terms
+
+    model, tokenizer = _loaded("sentiment")
+    explained = Explainer(model, tokenizer).explain(list(SENTENCES), method=list(METHODS), progress=False)
+    each = zip(*(explained[name] for name in METHODS), strict=True)
+    views += [replace(side_by_side(list(maps)), folded=True) for maps in each]
+    outro = (Terms(tuple(Fact(name, meaning_of(name)) for name in METHODS), "Methods"), SPECIAL, *_next(asked.out))
+    page(views, "Why did your transformer say that?", lead=(LEAD,), outro=outro).save(asked.out)
+    methods = [*METHODS, "occlusion"]
+    settings: dict[str, Any] = {"shown": len(methods), "checks": QUICK_CHECKS, "progress": False}
+    trust = report(model, list(SENTENCES), processor=tokenizer, method=methods, **settings)
+    trust.save(report_out)
+    lines = [
+        Text(f"The page    {asked.out}: a text, an image and a table, and five sentences by several methods"),
+        Text(f"The report  {report_out}: methods compared and checked"),
+        Text(),
+        Text(" ".join(trust.view().lead)),
+        Text(),
+        Text("Three things to try", style="bold"),
+    ]
+    longest = max(len(command) for command, _ in TRY)
+    lines += [Text(f"  {command:<{longest}}").append(f"   {words}", style="dim") for command, words in TRY]
+    put(Group(*lines))
+
+
+def _next(out: Path) -> tuple[Any, ...]:
+    from whyformer.views.view import Fact, Terms
+
+    more = (
+        ('whyformer explain "Not bad" -m occlusion', "another method"),
+        ('whyformer explain "Not bad" -t negative', "another class"),
+        ("whyformer tcav --relative", "test the concept of stripes"),
+        ("whyformer explain table --row 0", "a row of a table"),
+        ("whyformer methods", "list methods and their cost"),
+        ("whyformer capture", "list captured attention layers"),
+    )
+    commands = tuple(Fact(command, words) for command, words in (*TRY, *more))
+    return (f"This page is {out}.", Terms(commands, "What to try next", code=True))
+
 
 CORE = ("torch", "numpy", "scipy", "safetensors", "typer", "rich")
 FOR = {  # what an extra is for
@@ -172,144 +307,3 @@ def _device_words(device: dict[str, Any]) -> str:
     triton = "Triton kernels for long inputs" if uses["triton"] else "no Triton (pip install triton: long inputs)"
     graphs = "CUDA graphs (compiled=True)" if uses["cuda_graphs"] else "no CUDA graphs"
     return f"{device['what']}; {triton}; {graphs}"
-
-
-SCOPE = "local"  # of all registered methods; global explanations are verbs (explain_global)
-LOOKS_AT = """
-uses    attention maps, gradients of the input, or inputs and outputs only (black box)
-scope   local: explains one prediction, not the model over many inputs
-signed  negative scores mark features that speak against the target
-class   the scores depend on the class that is explained
-cost    passes through the model per input
-
-Papers
-"""
-KINDS = """
-faithfulness  do the scores match what the model depends on?
-plausibility  do they agree with what people marked?
-localisation  are they on the object?
-robustness    do they stay the same under small changes of the input?
-complexity    are they concentrated on a few features?
-
-Show one metric with its formula: whyformer metrics comprehensiveness"""
-
-
-@takes("name json")
-def methods(asked: CommandArguments) -> None:
-    """List methods with what they use and what they cost.
-
-    \b
-    Examples:
-      whyformer methods
-      whyformer methods generic_attention
-      whyformer methods --json
-    """
-    from whyformer.registry import get_method, list_methods
-
-    chosen = [get_method(asked.name)] if asked.name else list(list_methods().values())
-    if asked.json:
-        told = []
-        for m in chosen:
-            about: dict[str, Any] = {"family": "post-hoc", "specificity": m.specificity, "scope": SCOPE}
-            about |= {"signed": m.signed, "class_specific": m.class_specific}
-            plain = (str, int, float, bool, type(None))
-            options = {k: v if isinstance(v, plain) else repr(v) for k, v in m.defaults.items()}
-            told.append(_plain(m, about, options))
-        print_json(told)
-    elif asked.name:
-        (m,) = chosen
-        sign = "signed (for and against)" if m.signed else "unsigned (size only)"
-        depends = "depends on the class" if m.class_specific else "the same for every class"
-        looks, scores = f"{m.specificity}; post-hoc, {SCOPE}", f"{sign}; {depends}"
-        _sheet(m, {"uses": looks, "scores": scores, "cost": f"{m.cost_text} per input"})
-    else:
-        from rich.text import Text
-
-        cells = [(m.name, m.specificity, SCOPE, _yes(m.signed), _yes(m.class_specific), m.cost_text) for m in chosen]
-        _table(
-            ("method", "uses", "scope", "signed", "class", "cost"),
-            cells,
-            before=[Text("Post-hoc methods: they explain a trained model without changing it."), Text("")],
-            after=[
-                Text(LOOKS_AT.rstrip("\n")),
-                *(Text(f"{m.name}: {m.paper}", style="dim") for m in chosen),
-                Text("\nShow one method with its options: whyformer methods generic_attention"),
-            ],
-        )
-
-
-@takes("name/metric json")
-def metrics(asked: CommandArguments) -> None:
-    """List metrics with their kind and what they cost.
-
-    \b
-    Examples:
-      whyformer metrics
-      whyformer metrics comprehensiveness
-      whyformer metrics --json
-    """
-    from whyformer.registry import get_metric, list_metrics
-
-    chosen = [get_metric(asked.name)] if asked.name else list(list_metrics().values())
-    if asked.json:
-        shown = ("kind", "higher_is_better")
-        print_json([_plain(m, {name: getattr(m, name) for name in shown}, m.defaults) for m in chosen])
-    elif asked.name:
-        (m,) = chosen
-        better = "higher" if m.higher_is_better else "lower"
-        _sheet(m, {"kind": f"{m.kind}; {better} is better", "cost": f"{m.cost_text} per input"})
-    else:
-        from rich.text import Text
-
-        ordered = sorted(chosen, key=lambda m: (m.kind, m.name))
-        cells = [(m.name, m.kind, "higher" if m.higher_is_better else "lower", m.cost_text) for m in ordered]
-        _table(("metric", "kind", "better", "cost per input"), cells, after=[Text(KINDS)])
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
-
-
-def _sheet(entry: Method | Metric, facts: dict[str, str]) -> None:
-    """Print the docstring, free to wrap at the terminal's width, then the facts and the options."""
-    from rich.console import Group
-    from rich.text import Text
-
-    from whyformer.views.terminal.terminal_page import put
-
-    paragraphs = (inspect.getdoc(entry.run) or "").split("\n\n")
-    options = [f"  {k}={v!r}" for k, v in entry.defaults.items()] or ["  (none)"]
-    needs = ", ".join(sorted(entry.needs)).replace("_", " ") or "no model internals"
-    facts |= {"needs": needs, "paper": entry.paper}
-    width = max(map(len, facts))
-    lines = [f"{name:<{width}}  {words}" for name, words in facts.items()]
-    put(
-        Group(
-            Text(entry.name, style="bold"),
-            *(Text(" ".join(part.split()).replace("``", "") + "\n") for part in paragraphs),
-            *(Text(line) for line in [*lines, "options", *options]),
-        )
-    )
-
-
-def _table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], before: Sequence[Any] = (), after: Sequence[Any] = ()
-) -> None:
-    """Print one row per entry: the name in bold first; the last column may wrap."""
-    from rich.console import Group
-    from rich.table import Table
-
-    from whyformer.views.terminal.terminal_page import put
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for heading in headings[:-1]:
-        table.add_column(heading, no_wrap=True, style="bold" if heading == headings[0] else "")
-    table.add_column(headings[-1], overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    put(Group(*before, table, *after))
-
-
-def _plain(entry: Method | Metric, about: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    known = {"name": entry.name, "idea": entry.idea, **about, "needs": sorted(entry.needs), "cost": entry.cost_text}
-    return known | {"options": options, "paper": entry.paper}
