@@ -68,7 +68,7 @@ def _loaded(name: str) -> tuple[Any, Any]:
 
 METHODS = ("raw_attention", "attention_rollout", "generic_attention", "grad_sam")
 QUICK_CHECKS = ("capture_audit", "class_dependence", "invariance", "sinks")  # one or two seconds in total
-LEAD = (
+INTRODUCTION = (
     "A sentence, an image and a row of a table, explained by the default method; then five sentences by four methods. "
     "A higher score means a larger contribution."
 )
@@ -124,7 +124,7 @@ def demo(asked: CommandArguments) -> None:
     each = zip(*(explained[name] for name in METHODS), strict=True)
     views += [replace(side_by_side(list(maps)), folded=True) for maps in each]
     outro = (Terms(tuple(Fact(name, meaning_of(name)) for name in METHODS), "Methods"), SPECIAL, *_next(asked.out))
-    page(views, "Why did your transformer say that?", lead=(LEAD,), outro=outro).save(asked.out)
+    page(views, "Why did your transformer say that?", lead=(INTRODUCTION,), outro=outro).save(asked.out)
     methods = [*METHODS, "occlusion"]
     settings: dict[str, Any] = {"shown": len(methods), "checks": QUICK_CHECKS, "progress": False}
     trust = report(model, list(SENTENCES), processor=tokenizer, method=methods, **settings)

@@ -322,7 +322,7 @@ class ExplainedDataset(Pictured):
         if not by_method:
             reason = [f["reason"] for f in self.failures() if f["place"] == place]
             raise BadInput(f"row {place} could not be explained: {reason[0] if reason else 'reason unknown'}")
-        per_step = any(chosen[job_folder.SEVERAL].to_pylist())
+        per_step = any(chosen[job_folder.STEP].to_pylist())
         return by_method if per_step else {name: each[0] for name, each in by_method.items()}
 
     def table(self, part: int, columns: Sequence[str] | None = None) -> Any:

@@ -33,8 +33,8 @@ from whyformer.results.types import Cost, Explanation, Target, Units
 
 WHY = "explaining a dataset"
 AT_ONCE = 64  # rows
-SEVERAL = "step"  # which of several explanations of one row
-PLACE = {"row_id": str, "place": int, "name": str, SEVERAL: int}
+STEP = "step"  # which of several explanations of one row
+PLACE = {"row_id": str, "place": int, "name": str, STEP: int}
 PARTS = {"target": Target, "prediction": Target, "units": Units, "cost": Cost}
 # Fields of an Explanation that have a column.
 FIELDS = (
@@ -87,7 +87,7 @@ def _as_json(kind: Any) -> tuple[str, ...]:
 def schema() -> Any:
     """The columns of explanations: lists, structs and plain values, as other libraries lack maps and dictionaries."""
     pa, hints = arrow(WHY), _hints(Explanation)
-    types = {name: arrow_type(kind) for name, kind in PLACE.items()} | {SEVERAL: pa.int32()}
+    types = {name: arrow_type(kind) for name, kind in PLACE.items()} | {STEP: pa.int32()}
     types |= {name: arrow_type(hints[name]) or pa.string() for name in FIELDS}
     check = pa.struct([("name", pa.string()), ("value", pa.float64())])
     types |= {"scores": pa.list_(pa.float32()), "checks": pa.list_(check)}
@@ -109,7 +109,7 @@ def table_of(entries: Sequence[Entry]) -> Any:
         "row_id": [row.id for row, _, _ in entries],
         "place": [row.place for row, _, _ in entries],
         "name": [row.name for row, _, _ in entries],
-        SEVERAL: [step for _, step, _ in entries],
+        STEP: [step for _, step, _ in entries],
         **{name: [_struct(getattr(e, name)) for _, _, e in entries] for name in FIELDS if name != "scores"},
         "checks": [[{"name": k, "value": v} for k, v in e.checks.items()] for _, _, e in entries],
         "options": [json.dumps(to_plain(e.options), ensure_ascii=False) for _, _, e in entries],
@@ -164,7 +164,7 @@ def explanations_in(table: Any, same: dict[str, Any]) -> Iterator[tuple[dict[str
             place = {name: from_plain(kind, entry.pop(name), name) for name, kind in PLACE.items()}
             for name, kind in PARTS.items():
                 part = mapping(entry[name], name)
-                entry[name] = part | {field: files.parsed(part[field]) for field in _as_json(kind)}
+                entry[name] = part | {key: files.parsed(part[key]) for key in _as_json(kind)}
             entry |= {
                 "scores": np.array(entry["scores"], np.float32),
                 "checks": {check["name"]: check["value"] for check in entry["checks"]},

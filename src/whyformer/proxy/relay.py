@@ -301,8 +301,8 @@ def _leads_out(path: str) -> bool:
     for _ in range(ENCODINGS):
         path = unquote(path)
     parts = [re.split("[;?#]", part)[0].strip() for part in re.split(r"[/\\]", unicodedata.normalize("NFKC", path))]
-    again = re.search("%(25|u)", path, re.IGNORECASE)
-    return bool({".", ".."} & {*parts}) or not path.isprintable() or "\ufffd" in path or again is not None
+    encoded = re.search("%(25|u)", path, re.IGNORECASE)
+    return bool({".", ".."} & {*parts}) or not path.isprintable() or "\ufffd" in path or encoded is not None
 
 
 def _passed_on(reply: httpx.Response, content: AsyncIterator[bytes], *without: str) -> Response:

@@ -173,8 +173,8 @@ def _add_words(app: FastAPI) -> None:
     async def misfit(_: Request, error: RequestValidationError) -> Response:
         words = []
         for each in error.errors()[:5]:
-            field = ".".join(map(str, each["loc"][1:])) if each["type"] != "json_invalid" else ""
-            words.append(f"{field or each['loc'][0]}: {each['msg']}")  # of an empty body, "body"
+            at = ".".join(map(str, each["loc"][1:])) if each["type"] != "json_invalid" else ""
+            words.append(f"{at or each['loc'][0]}: {each['msg']}")  # of an empty body, "body"
         return answer({"error": "; ".join(words)[:1000]}, 422)
 
     @app.exception_handler(Busy)

@@ -82,7 +82,7 @@ class Job:
 
     def advance(self) -> bool:
         """Run one unit of work; return whether there is more to do."""
-        watched = WATCH.set(self.track)
+        token = WATCH.set(self.track)
         try:
             if self.unwanted:
                 raise Cancelled
@@ -108,7 +108,7 @@ class Job:
             log.exception("%s on %s failed", self.what, self.model)
             self.end("failed", error=f"{type(error).__name__}: {error}")
         finally:
-            WATCH.reset(watched)
+            WATCH.reset(token)
         return False
 
     def end(self, state: str, answer: Any = None, error: str = "") -> None:

@@ -15,7 +15,7 @@ from whyformer.views.view import Fact, Page, Panel, Terms, View
 
 COLOURED = 6  # methods drawn in colour, beside random and greedy; the others are grey
 MEASURES = {"spearman": "Spearman", "kendall": "Kendall τ-b", "top_k": "overlap of the top quarter"}
-LEAD = (
+TABLE_WORDS = (
     "Means over inputs with 95 % confidence intervals (bootstrap; of fewer than 30 inputs, Student's t). ↑ higher "
     "is better, ↓ lower is better. Cell colour: from random scores or worse (none) to a greedy search (strongest). ° "
     "not significantly better than random scores."
@@ -26,8 +26,8 @@ LEAD = (
 def comparison_page(result: Any) -> Page:
     """Everything about a Comparison."""
     views = [table_view(result), *curves_view(result), *agreement_view(result), *_metrics_view(result)]
-    lead = (result.verdict, LEAD) if result.verdict else (LEAD,)
-    return Page(result.title, tuple(views), lead, reasons(result.failures, "Methods that could not be run"))
+    before = (result.verdict, TABLE_WORDS) if result.verdict else (TABLE_WORDS,)
+    return Page(result.title, tuple(views), before, reasons(result.failures, "Methods that could not be run"))
 
 
 def reasons(by_name: Mapping[str, str], title: str) -> tuple[Terms, ...]:

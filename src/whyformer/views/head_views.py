@@ -231,14 +231,14 @@ LEVEL_TITLES = {
 }
 
 
-def scatter_view(several: Sequence[Any], layer: int | None = None) -> View:
+def scatter_view(weighed: Sequence[Any], layer: int | None = None) -> View:
     """Attention weight against ‖f(x)‖, one point per layer, head and token, coloured by token type.
 
-    several: what ``methods.value_contributions.weighed`` returns.
+    weighed: what ``methods.value_contributions.weighed`` returns.
     """
     from scipy.stats import spearmanr
 
-    points = weights_by_type(several, layer)
+    points = weights_by_type(weighed, layer)
     commonest = sorted(points, key=lambda kind: -len(points[kind][0]))  # the crowd is drawn first, below
     groups = tuple(Points(kind, *points[kind], quiet=number == 0) for number, kind in enumerate(commonest))
     both = [np.concatenate([points[kind][axis] for kind in points]) for axis in (0, 1)]

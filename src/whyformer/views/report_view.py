@@ -14,7 +14,7 @@ from whyformer.evidence import Deletion, mean_within, share_interval, too_few, w
 from whyformer.parameters import checked
 from whyformer.results.types import Explanation
 from whyformer.shapes import Array
-from whyformer.views.comparison_view import LEAD, agreement_view, curves_view, reasons, table_view
+from whyformer.views.comparison_view import TABLE_WORDS, agreement_view, curves_view, reasons, table_view
 from whyformer.views.explained import TEXT, side_by_side, title_of
 from whyformer.views.header import NUMBER, cost_of, duration, options, percent, scalar_words
 from whyformer.views.image_marks import heat
@@ -177,25 +177,25 @@ READING = {  # how to read it, and when it misleads
 def report_page(report: Any) -> Page:
     """Everything about a Report."""
     comparison = report.comparison
-    views = [_said_view(report), replace(table_view(comparison), caption=LEAD)]
+    views = [_said_view(report), replace(table_view(comparison), caption=TABLE_WORDS)]
     views += [replace(_input_view(report, number), folded=True) for number in range(len(report.explanations))]
     views += [
         replace(view, folded=True) for view in (*curves_view(comparison, report.names), *agreement_view(comparison))
     ]
-    return Page(report.title, tuple(views), _lead(report), _outro(report))
+    return Page(report.title, tuple(views), _summary(report), _outro(report))
 
 
-def _lead(report: Any) -> tuple[str, ...]:
+def _summary(report: Any) -> tuple[str, ...]:
     comparison = report.comparison
     methods = [row for row in comparison.rows if not row.baseline]
     first = methods[0].name
-    standing = report.standings[first]
+    first_result = report.standings[first]
     words = []
-    if standing.place is None:
-        words.append(f"{too_few(standing.inputs, report.called)}: results hold for these inputs only.")
+    if first_result.place is None:
+        words.append(f"{too_few(first_result.inputs, report.called)}: results hold for these inputs only.")
     elif len(methods) > 1:
-        words.append(f"Of {len(methods)} methods, {first} comes first ({standing}).")
-    if standing.measures and not any(s.better for s in report.standings.values()):
+        words.append(f"Of {len(methods)} methods, {first} comes first ({first_result}).")
+    if first_result.measures and not any(s.better for s in report.standings.values()):
         words.append("Inconclusive: no method is significantly better than random scores on these inputs.")
     words += _agreement(comparison)
     if report.checkup is not None:
@@ -282,12 +282,12 @@ def _documented(report: Any) -> tuple[Fact, ...]:
     """Purpose, method, evidence and limits, each with the figures of this report, to be copied into a document."""
     comparison, first = report.comparison, report.explanations[0][0]
     best = next(row.name for row in comparison.rows if not row.baseline)
-    standing = report.standings[best]
+    result = report.standings[best]
     predicted = first.target.versus is None and first.target.index == first.prediction.index
     scored = scalar_words(first)
     if scored != NUMBER:
         scored += f" of {'the predicted' if predicted else 'a chosen'} class"
-    evidence = [f"{best}: {standing}.", *_agreement(comparison)]
+    evidence = [f"{best}: {result}.", *_agreement(comparison)]
     drawn = [deletion for deletion in report.deletions if deletion is not None and best in deletion.beaten]
     if drawn:
         beaten, of = sum(d.beaten[best] for d in drawn), sum(d.draws for d in drawn)
