@@ -2,13 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 CONSTRAINTS := constraints.txt
-BIN := $(VENV)/bin
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 READY := $(VENV)/.ready
 DEVELOPING := $(VENV)/.developing
 
 SITE := $(BIN)/python -m sphinx -q -n -j auto -b html -d build/doctrees docs build/site
 
-.PHONY: setup setup-demo setup-browser page demo test test-ten test-lowest check bench soak docs audit release clean
+.PHONY: setup setup-demo setup-browser page demo test test-ten test-lowest check workflows bench soak docs audit release clean
 
 setup: $(DEVELOPING)
 
@@ -78,8 +78,18 @@ check: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m docs.method_pictures --check
 	$(BIN)/python -m docs.start_pictures --check
 	$(BIN)/python -m docs.notebook --check
+	$(MAKE) workflows
 	$(SITE) -W --keep-going
 	$(PYTEST) $(OF_CHECK)
+
+# What the repository is set up with, against the published schemas.
+SCHEMA := $(BIN)/check-jsonschema --builtin-schema
+workflows: setup
+	$(SCHEMA) vendor.github-workflows $(wildcard .github/workflows/*.yml)
+	$(SCHEMA) vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	$(SCHEMA) vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(SCHEMA) vendor.dependabot .github/dependabot.yml
+	$(SCHEMA) vendor.citation-file-format CITATION.cff
 
 bench: setup
 	$(BIN)/python -m bench
@@ -100,8 +110,10 @@ audit: setup
 	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) --group release
 	$(BIN)/pip-audit --requirement $(CONSTRAINTS) --no-deps --disable-pip --strict
 
-# Both packages into dist, checked, and the notes beside them; CONTRIBUTING.md says what comes before and after.
+# Both packages into dist, checked, and the notes beside them; the README runs in an empty environment with these wheels.
+# CONTRIBUTING.md says what comes before and after.
 # pyproject-build is `python -m build`, which would run the folder build that the site is in.
+RELEASED := $(BIN:$(VENV)/%=build/released/%)/python
 release: setup
 	$(BIN)/python -m docs.release_notes --final > /dev/null
 	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) --group release
@@ -110,6 +122,10 @@ release: setup
 	$(BIN)/pyproject-build --no-isolation --outdir dist models
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python -m docs.release_notes --final > dist/release-notes.md
+	rm -rf build/released
+	$(PYTHON) -m venv build/released
+	$(RELEASED) -m pip install --quiet -c $(CONSTRAINTS) --find-links dist 'whyformer[hf,tabular,eval,models]'
+	cd build/released && ../../$(RELEASED) ../../docs/code_blocks.py ../../README.md
 
 clean:
 	rm -rf $(VENV) build dist docs/api/generated

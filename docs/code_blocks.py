@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,3 +68,8 @@ def environments_of(page: Path) -> list[Environment]:
         Environment(f"{extras},models" if models and extras != "all" else extras, tuple(others.split()), bool(clone))
         for models, clone, extras, others in INSTALL.findall(page.read_text(encoding="utf-8"))
     ]
+
+
+if __name__ == "__main__":  # without the clone: in an environment that a release is installed in
+    for named in sys.argv[1:]:
+        run(Path(named), [block for block in blocks_of(Path(named)) if block.excuse is None])

@@ -177,8 +177,25 @@ def test_the_workflow_of_a_release_runs_targets_and_looks_for_known_weaknesses()
     runs = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
     assert runs == ["make audit", "make check", "make test", "make release"]
     assert workflow["permissions"] == {"contents": "read"}
+    assert {job: each["permissions"] for job, each in workflow["jobs"].items() if "permissions" in each} == {
+        "publish": {"id-token": "write"}
+    }
     recipe = MAKEFILE.partition("\naudit: setup\n")[2].partition("\n\n")[0]
     assert "pip-audit --requirement $(CONSTRAINTS) --no-deps --disable-pip --strict" in recipe
+
+
+def test_workflows_run_what_the_makefile_runs_and_nothing_of_their_own() -> None:
+    (phony,) = re.findall(r"^\.PHONY: (.+)$", MAKEFILE, re.MULTILINE)
+    for path in sorted((REPOSITORY / ".github" / "workflows").glob("*.yml")):
+        workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+        steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+        assert all(step["run"] in {f"make {target}" for target in phony.split()} for step in steps if "run" in step)
+        assert workflow["permissions"] == {"contents": "read"}, path.name
+    matrix = yaml.safe_load((REPOSITORY / ".github/workflows/test.yml").read_text())["jobs"]["test"]["strategy"][
+        "matrix"
+    ]
+    named = re.findall(r"Programming Language :: Python :: (3\.\d+)", (REPOSITORY / "pyproject.toml").read_text())
+    assert matrix["python"] == [named[0], named[-1]] and len(matrix["os"]) == 3
 
 
 def test_what_one_of_the_two_commands_leaves_out_the_other_runs() -> None:
