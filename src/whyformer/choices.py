@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from whyformer.registry import MASKINGS
@@ -75,6 +76,7 @@ def guides(passes: int | None = None) -> tuple[str, ...]:
     return (*(f"{name}({MASKINGS}={count})" for name in ONE_PASS if count > 1), *ONE_PASS)
 
 
+@cache
 def default_method(kind: str) -> str:
     """Return the default method for an input of usual size."""
     return answers(kind, 1)[0][0]

@@ -21,7 +21,7 @@ from whyformer.inputs.output import Output
 from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import LONG, SavedBytes, free_bytes, recomputable
-from whyformer.registry import AUTO, MASKINGS, Method, get_method, list_methods, over_maskings
+from whyformer.registry import AUTO, MASKINGS, Chosen, Method, get_method, list_methods, over_maskings
 from whyformer.run import Run
 from whyformer.run.session import Session
 from whyformer.study.entrance import ReadsPadding
@@ -188,21 +188,21 @@ def why_not_folded(run: Run, m: Method, options: Mapping[str, Any]) -> str:
     return ""
 
 
-def foldable(chosen: Sequence[Method], settings: Mapping[str, Any]) -> bool:
+def foldable(chosen: Sequence[Chosen]) -> bool:
     """Can all of these methods do without stored maps?"""
-    return all(m.folds is not None and m.folds(**settings[m.name]) for m in chosen)
+    return all(c.method.folds is not None and c.method.folds(**c.options) for c in chosen)
 
 
-def folding(session: Session, run: Run, chosen: Sequence[Method], settings: Mapping[str, Any]) -> frozenset[str]:
+def folding(session: Session, run: Run, chosen: Sequence[Chosen]) -> frozenset[str]:
     """Names of the methods that are run without storing maps."""
     names = set()
-    for m in chosen:
-        reason = why_not_folded(run, m, settings[m.name])
+    for m, options in ((c.method, c.options) for c in chosen):
+        reason = why_not_folded(run, m, options)
         if session.memory == "fold" and reason:
             raise NotOffered(f"memory='fold': {reason} Omit memory=, or use memory='full'.")
         if not reason and (session.memory == "fold" or not _has_room(run, m)):
             names.add(m.name)
-    if any(m.name in names and "attention_gradients" in m.needs for m in chosen):
+    if any(c.method.name in names and "attention_gradients" in c.method.needs for c in chosen):
         # Layers are computed again in backward if the user turned that on, or if their results would not fit.
         layers = recomputable(run.modality.model)
         run.recomputes = any(getattr(layer, "gradient_checkpointing", False) for layer in layers)
@@ -215,9 +215,9 @@ def _has_room(run: Run, m: Method) -> bool:
     return map_bytes(run, "attention_gradients" in m.needs) <= SHARE * free_bytes(run.device)
 
 
-def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimate:
+def estimate(session: Session, chosen: Chosen) -> Estimate:
     """For the first batch of a session, which holds the longest of its inputs where they are encoded together."""
-    rows = session.parts()[0]
+    rows, m, options = session.parts()[0], chosen.method, chosen.options
     run = session.run(rows)
     units = max(len(groups) for groups, _ in run.segments) if run.segments else max(map(len, run.units))
     if m.name == AUTO:

@@ -14,11 +14,10 @@ from torch import Tensor
 from whyformer.capture.functions import tensors_in
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
-from whyformer.choices import answers
 from whyformer.compiled import Compiled, Graphs, Question
-from whyformer.errors import BadInput, CaptureError, NotOffered
+from whyformer.errors import CaptureError, NotOffered
 from whyformer.estimates import Estimate, advise, estimate, foldable
-from whyformer.explanations import Settings, contrast, explanations, is_of_answers, of_run, take_all_tokens
+from whyformer.explanations import contrast, explanations, is_of_answers, of_run, take_all_tokens
 from whyformer.hops import explained_through
 from whyformer.inputs.batch import Column, Messages, Paired, Prompted, Several, Single, Tensors
 from whyformer.inputs.language import require_next_token
@@ -30,7 +29,8 @@ from whyformer.loan.spread import heads_elsewhere
 from whyformer.loan.turns import Draws
 from whyformer.options import AnswerPart, Generate, Name, Names, Options, Request, Sizing, Writing, takes
 from whyformer.parameters import CharacterRange, Named, checked
-from whyformer.registry import AUTO, MASKINGS, Method, get_method
+from whyformer.prepared import Prepared, prepare
+from whyformer.registry import AUTO, MASKINGS, Chosen
 from whyformer.results.types import ByMethod, Cost, Explanation, Explanations, Generation, Record
 from whyformer.run import Attribution, Run
 from whyformer.run.session import LoadedModel, Session
@@ -120,7 +120,9 @@ class CoreExplainer(LoadedModel):
         self, inputs: Tensors, *, method: Name = None, **options: Unpack[Writing]
     ) -> Each: ...
     @overload
-    def explain(self, inputs: Messages, *, method: Name = None, **options: Unpack[Writing]) -> Explanation | Each: ...
+    def explain(
+        self, inputs: Messages | Column, *, method: Name = None, **options: Unpack[Writing]
+    ) -> Explanation | Each: ...
     @overload
     def explain(
         self,
@@ -151,8 +153,6 @@ class CoreExplainer(LoadedModel):
     def explain(
         self, inputs: Single | Paired, *, method: Names, **options: Unpack[Writing]
     ) -> ByMethod[Explanation]: ...
-    @overload
-    def explain(self, inputs: Column, *, method: Name = None, **options: Unpack[Writing]) -> Explanation | Each: ...
     @checked
     @takes(Writing)
     def explain(self, inputs: Any, *, method: Name | Sequence[str | Named] = None, **options: Any) -> Any:
@@ -173,17 +173,23 @@ class CoreExplainer(LoadedModel):
                 return _shaped(request, explained_through(self.answer, source, request))
         if type(request.target) is tuple and is_of_answers(source, request.target):
             return _shaped(request, contrast(self.answer, source, request))
-        chosen, settings = self._chosen(source, request)
+        prepared = prepare(self.model, source.modality.kind, request, self.graphs is not None)
         source = source if request.first_token else source.asking(first_token=False)
         question: Question | None = None
-        if self.graphs is not None and len(chosen) == 1 and not request.decoding and MASKINGS not in request.rest:
-            m, asked = chosen[0], (request.target, request.batch_size)
-            question = Question(m, settings[m.name], request.scalar, request.keep_layers, request.seed)
+        if (
+            self.graphs is not None
+            and len(prepared.chosen) == 1
+            and not request.decoding
+            and MASKINGS not in request.rest
+        ):
+            (chosen,), asked = prepared.chosen, (request.target, request.batch_size)
+            m = chosen.method
+            question = Question(m, chosen.options, request.scalar, request.keep_layers, request.seed)
             answers = self.graphs.answers(source, question, *asked, request.units)
             if answers is not None:
                 made = Explanations(e for answer in answers for e in _made(question, *answer))
                 return _shaped(request, {m.name: made[0] if source.single else made})
-        session, results = self._explained(source, chosen, settings, request)
+        session, results = self._explained(source, prepared)
         if request.passes is not None:  # said in place of "the default": what was asked
             names = request.methods
             unnamed = {AUTO} if len(names) > 1 else set(results) if names[0] in (None, AUTO) else set()
@@ -202,38 +208,10 @@ class CoreExplainer(LoadedModel):
             results[m.name] = self.graphs.learned(source, question, session, *asked, results[m.name], make)
         return _shaped(request, {name: _per_input(session, each) for name, each in results.items()})
 
-    def _chosen(self, source: Source, request: Request) -> tuple[list[Method], Settings]:
-        """The methods, and the options of each: an option goes to those that have it, and one must."""
-        names, options = list(request.methods), dict(request.rest)
-        if request.passes is not None:
-            if not any("passes" in get_method(name or AUTO).options for name in names):
-                raise BadInput(f"passes={request.passes} is for method='auto': {names[0]} has no such option, omit it.")
-            options["passes"] = request.passes
-        if len(names) == 1 and names[0] in (None, AUTO):
-            names = [self._unasked(source, options, request.keep_layers or request.memory == "fold")]
-            if "passes" not in get_method(names[0] or AUTO).options:  # one pass in any case
-                options = {name: value for name, value in options.items() if name != "passes"}
-        chosen = [get_method(name or AUTO) for name in names]
-        for name, value in options.items():
-            if not any(name in m.options for m in chosen):
-                chosen[0].checked({name: value})  # raises
-        return chosen, {m.name: m.checked({k: v for k, v in options.items() if k in m.options}) for m in chosen}
-
-    def _unasked(self, source: Source, options: Mapping[str, Any], mapped: bool) -> str:
-        """The method for inputs of this kind, "auto" where that depends on each input. mapped: it must have maps."""
-        kind, passes, others = source.modality.kind, options.get("passes"), options.keys() - {"passes"}
-        mapped = mapped or self.graphs is not None  # graphs are for one pass
-        choices = [name for name, _ in answers(kind, 1, passes, mapped)]
-        fitting = [name for name in choices if others <= get_method(name).options.keys()] if others else []
-        if fitting or (len(choices) == 1 and kind != "prompt"):
-            return (fitting or choices)[0]
-        return choices[0] if others else AUTO
-
-    def _explained(
-        self, source: Source, chosen: list[Method], settings: Settings, request: Request
-    ) -> tuple[Session, dict[str, list[Explanation]]]:
+    def _explained(self, source: Source, prepared: Prepared) -> tuple[Session, dict[str, list[Explanation]]]:
         """One explanation per input, by method."""
-        results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
+        request, chosen = prepared.request, prepared.chosen
+        results: dict[str, list[Explanation]] = {c.method.name: [] for c in chosen}
         with borrowed(self.model, self.marks):
             session: Session | None = None
             try:
@@ -249,23 +227,25 @@ class CoreExplainer(LoadedModel):
                     units=request.units,
                     decoding=request.decoding,
                     memory=request.memory,
-                    foldable=partial(foldable, chosen, settings),
+                    foldable=partial(foldable, chosen),
                 )
                 if not request.first_token:
                     require_next_token(session.modality.mean, session.batch, "first_token=False is")
                 if session.batch.trunks and request.batch_size is None:
-                    take_all_tokens(session, chosen, settings)
-                for m in chosen:
-                    if m.needs & {"attention_gradients", "input_gradients"}:
-                        refuse_without_gradients(self.model, m.name)
+                    take_all_tokens(session, chosen)
+                for c in chosen:
+                    if c.method.needs & {"attention_gradients", "input_gradients"}:
+                        refuse_without_gradients(self.model, c.method.name)
                 # Rows that look at others are explained beside them, unless the method only asks for scores: then the
                 # modality brings the others in itself.
-                looking = [m for m in chosen if session.modality.read.mixes_rows and not m.needs <= {"perturbation"}]
-                for beside, together in ((False, [m for m in chosen if m not in looking]), (True, looking)):
+                looking = [
+                    c for c in chosen if session.modality.read.mixes_rows and not c.method.needs <= {"perturbation"}
+                ]
+                for beside, together in ((False, [c for c in chosen if c not in looking]), (True, looking)):
                     if not together:
                         continue
-                    measure = partial(of_run, session, together, settings)
-                    what = " and ".join(m.name for m in together)
+                    measure = partial(of_run, session, together)
+                    what = " and ".join(c.method.name for c in together)
                     for _, by_method in session.each(measure, label="explaining", what=what, beside=beside):
                         for name, explanations in by_method.items():
                             results[name] += explanations
@@ -275,7 +255,7 @@ class CoreExplainer(LoadedModel):
                         made[:] = [e.replace(cost=replace(e.cost, **setup)) for e in made]
             except (NotOffered, CaptureError) as refusal:
                 if self.advises and session is not None:
-                    advise(refusal, session, [m.name for m in chosen])
+                    advise(refusal, session, [c.method.name for c in chosen])
                 raise
         return session, results
 
@@ -313,10 +293,10 @@ class CoreExplainer(LoadedModel):
     def estimate(self, inputs: Any, *, method: Name = None, **options: Unpack[Sizing]) -> Estimate:
         """Estimate memory and passes of ``explain``, without explaining."""
         source, request = self.source(inputs), Request.of(None, method, options, Sizing)
-        (m,), settings = self._chosen(source, request)
+        prepared = prepare(self.model, source.modality.kind, request, self.graphs is not None)
         sizes: dict[str, Any] = {"batch_size": request.batch_size, "memory": request.memory, "units": request.units}
         with self.session(source, **sizes) as session:
-            return estimate(session, m, settings[m.name])
+            return estimate(session, *prepared.chosen)
 
     def study(self, inputs: Any) -> Study:
         """Analyse the model: attention sites, ledger, readout row, patch grid, leak audit."""
@@ -377,4 +357,4 @@ def _generation(explanations: list[Explanation], facts: Mapping[str, Any]) -> Ge
 
 def _made(question: Question, run: Run, attribution: Attribution, costs: list[Cost]) -> list[Explanation]:
     """Of what a graph said."""
-    return explanations(run, question.method, question.options, attribution, costs)
+    return explanations(run, Chosen(question.method, question.options), attribution, costs)

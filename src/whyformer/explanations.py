@@ -37,9 +37,9 @@ from whyformer.inputs.families import ENCODER_STREAMS, says_tokens
 from whyformer.inputs.language import shortened
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.units import by_segments, pick
-from whyformer.loan.spread import LONG, Peak
+from whyformer.loan.spread import LONG, PEAK_ON_CPU, Peak
 from whyformer.options import Request
-from whyformer.registry import AUTO, Method, get_method
+from whyformer.registry import AUTO, Chosen, Method, get_method
 from whyformer.results.types import Choice, Cost, Explanation, Explanations, Target, Units, scalar_name
 from whyformer.run import ATTENDING, Attribution, Run
 from whyformer.run.session import Session
@@ -63,59 +63,22 @@ ROUNDED = (
     "noise. Load the model in float32."
 )
 NEXT = 4  # classes that are listed after the predicted one
+VERSIONS = {"whyformer": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
 
 
-def explanations(
-    run: Run, m: Method, options: dict[str, Any], attribution: Attribution, costs: list[Cost]
-) -> list[Explanation]:
-    """One per input. What is on a device is fetched once for all of them: each question would make it stop."""
+def explanations(run: Run, c: Chosen, attribution: Attribution, costs: list[Cost]) -> list[Explanation]:
+    """One per input, of the numbers that a method found."""
+    m, output, answers = c.method, run.output, run.batch.predictions
     keep_BN = np.ones(run.keep_BN.shape, dtype=bool) if run.unpadded else on_host(run.keep_BN).numpy()
-    matrix = attribution.matrix_BQK
-    if isinstance(matrix, dict) and run.output.pairs is not None:  # two compared inputs: what each pair adds
-        matrix = matrix | {("a", "b"): run.output.pairs}
-    tensors: dict[Any, Tensor | None] = {"scores": attribution.scores_BN, "layers": attribution.layers_BLQK}
-    tensors |= {"errors": attribution.errors_BN} | (matrix if isinstance(matrix, dict) else {"matrix": matrix})
-    scalar, value_B = attribution.explained or (run.scalar, run.value_B)
-    if value_B.dtype is torch.float32:
-        tensors["values"] = value_B
-    present = {k: t.detach().float() for k, t in tensors.items() if t is not None}
-    near = _fetched(present) if value_B.is_cuda else present
-    arrays = {k: t.cpu().numpy() for k, t in near.items()}
-    values = arrays.pop("values").tolist() if "values" in arrays else value_B.tolist()
-    scores_BN, errors_BN = arrays.pop("scores"), arrays.pop("errors", None)
-    layers, whole = arrays.pop("layers", None), arrays.pop("matrix", None)
-    maps, detail, predictions = arrays if isinstance(matrix, dict) else None, _detail(attribution), _predictions(run)
-    answers, base = run.batch.predictions, None if attribution.base_B is None else attribution.base_B.tolist()
-    checks = {name: numbers.tolist() for name, numbers in attribution.checks.items()}
-    # Methods without attention miss nothing of how a head reads its positions.
-    study, output = run.study if m.needs & ATTENDING else run.study.by_input, run.output
-    notes = [*study.notes, *run.modality.mean.notes(run.batch, run.length), *sorted(run.notes)]
+    scores_BN, fields = _numbers(run, attribution, keep_BN)
+    predictions, targets, header = _predictions(run), run.targets, _header(run, c, attribution)
+    checks = {name: of_B.tolist() for name, of_B in attribution.checks.items()}
+    notes, each_reads = _notes(run, m), _reads_for_each(run)
     unpadded = run.unpadded and not (run.multi_stream or run.windowed)
     share_B: list[float] = [0.0] * run.batch.size if unpadded else run.padding_share_B.tolist()
-    notes += [probabilities_note(bool(run.output.ends_in_sigmoid))] if run.gives_probabilities else []
-    notes += run.output.remarks
-    options = options | attribution.used
-    # Which rows feed the head may differ from text to text; those of the study were of another.
-    readout, chosen = run.study.readout, bool(run.batch.positions or run.batch.spans)
-    varies = run.modality.place.lengths_vary
-    each_reads = not run.multi_stream and readout is not None and ((chosen and varies) or readout.looked_up(varies))
-    same: dict[str, Any] = {
-        "scalar": scalar,
-        "method": m.name,
-        "options": options,
-        "changed": tuple(k for k, v in options.items() if repr(v) != repr(m.defaults.get(k))),
-        "seed": run.seed,
-        "versions": {
-            "whyformer": __version__,
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
-        },
-        "signed": m.signed if attribution.signed is None else attribution.signed,
-        "model": type(run.modality.model).__name__,
-        "default_for": run.modality.kind if m.name == default_method(run.modality.kind) else None,
-    }
-    # Asked once for all inputs: a device waits while each of them is put together.
-    full, finite, targets, streams = keep_BN.all(), np.isfinite(scores_BN).all(), run.targets, _other_streams(run)
+    others = {name for name in run.batch.tensors if name != run.modality.main and "mask" not in name}
+    streams = _other_streams(run) if others else []
+    full, finite = bool(keep_BN.all()), bool(np.isfinite(scores_BN).all())
     result: list[Explanation] = []
     for row, (units, keep_N) in enumerate(zip(run.units, keep_BN, strict=True)):
         scores = scores_BN[row].copy() if full else scores_BN[row, keep_N]
@@ -131,7 +94,7 @@ def explanations(
             said = replace(said, position=target.position)
         warnings = [*remarks_about_unscored(run)[row], *(run.batch.warnings[row] if run.batch.warnings else ())]
         warnings += attribution.warnings[row] if attribution.warnings else []
-        known = {name: numbers[row] for name, numbers in checks.items()}
+        known = {name: of_B[row] for name, of_B in checks.items()}
         if output.causal:  # many language models park attention there
             known["first_token_share"] = float(np.abs(scores[0]) / max(np.abs(scores).sum(), 1e-30))
             if not run.batch.asked.first_token:
@@ -141,25 +104,82 @@ def explanations(
                 scores=scores,
                 units=units,
                 target=target if target.label and target.versus is None else _with_label(run, target),
-                value=values[row],
                 prediction=answers[row] if answers else said,
-                base=None if base is None else base[row],
-                matrix=_cropped(whole, row, keep_N) if maps is None else cropped(maps, row, keep_N, run.stream_sizes),
-                layers=_cropped(layers, row, keep_N),
-                detail=None if detail is None else detail[row],
-                errors=None if errors_BN is None else errors_BN[row, keep_N],
-                interactions=None if attribution.interactions is None else attribution.interactions[row],
                 cost=costs[row],
                 picture=run.modality.place.picture(run.batch, row) if run.batch.raw else None,
                 readout=_readout(run, row, keep_N) if each_reads else run.study.rule,
                 checks=known,
                 warnings=(*warnings, *notes, *_warnings(scores, share_B[row], streams, units)),
-                **same,
+                **{name: of_rows[row] for name, of_rows in fields.items()},
+                **header,
             )
         )
     if run.batch.asked.segments != "token":
         result = [by_segments(e, *segments) for e, segments in zip(result, run.segments, strict=True)]
     return result
+
+
+def _header(run: Run, c: Chosen, attribution: Attribution) -> dict[str, Any]:
+    """What is the same for all inputs."""
+    modality, chosen = run.modality, c.using(attribution.used) if attribution.used else c
+    return {
+        "scalar": run.scalar if attribution.explained is None else attribution.explained[0],
+        "method": c.method.name,
+        "options": dict(chosen.options),
+        "changed": chosen.changed,
+        "seed": run.seed,
+        "versions": dict(VERSIONS),
+        "signed": c.method.signed if attribution.signed is None else attribution.signed,
+        "model": type(modality.model).__name__,
+        "default_for": modality.kind if c.method.name == default_method(modality.kind) else None,
+    }
+
+
+def _notes(run: Run, m: Method) -> list[str]:
+    """Warnings that hold for all inputs. Methods without attention miss nothing of how a head reads its positions."""
+    study = run.study if m.needs & ATTENDING else run.study.by_input
+    notes = [*study.notes, *run.modality.mean.notes(run.batch, run.length), *sorted(run.notes)]
+    notes += [probabilities_note(bool(run.output.ends_in_sigmoid))] if run.gives_probabilities else []
+    return notes + list(run.output.remarks)
+
+
+def _reads_for_each(run: Run) -> bool:
+    """Whether the rows that feed the head may differ from input to input; those of the study were of another."""
+    readout, varies = run.study.readout, run.modality.place.lengths_vary
+    if run.multi_stream or readout is None:
+        return False
+    return (varies and bool(run.batch.positions or run.batch.spans)) or readout.looked_up(varies)
+
+
+def _numbers(run: Run, attribution: Attribution, keep_BN: Array) -> tuple[Array, dict[str, Any]]:
+    """Scores, and by the name of a field what else there is of each input, without padding.
+
+    What is on a device is fetched once for all of them: each question would make it stop.
+    """
+    matrix, detail = attribution.matrix_BQK, attribution.detail
+    if isinstance(matrix, dict) and run.output.pairs is not None:  # two compared inputs: what each pair adds
+        matrix = matrix | {("a", "b"): run.output.pairs}
+    tensors: dict[Any, Tensor | None] = {"scores": attribution.scores_BN, "layers": attribution.layers_BLQK}
+    tensors |= {"errors": attribution.errors_BN} | (matrix if isinstance(matrix, dict) else {"matrix": matrix})
+    value_B = run.value_B if attribution.explained is None else attribution.explained[1]
+    if value_B.dtype is torch.float32:
+        tensors["value"] = value_B
+    present = {k: t.detach().float() for k, t in tensors.items() if t is not None}
+    near = _fetched(present) if value_B.is_cuda else present
+    arrays = {k: t.cpu().numpy() for k, t in near.items()}
+    values, scores_BN, rows = arrays.pop("value", None), arrays.pop("scores"), list(enumerate(keep_BN))
+    errors_BN, layers, whole = (arrays.pop(name, None) for name in ("errors", "layers", "matrix"))
+    several = isinstance(matrix, dict)
+    fields: dict[str, Any] = {
+        "value": value_B.tolist() if values is None else values.tolist(),
+        "base": None if attribution.base_B is None else attribution.base_B.tolist(),
+        "matrix": [cropped(arrays, *row, run.stream_sizes) if several else _cropped(whole, *row) for row in rows],
+        "layers": [_cropped(layers, *row) for row in rows],
+        "detail": array_of(detail) if isinstance(detail, Tensor) else detail,
+        "errors": None if errors_BN is None else [errors_BN[row, keep_N] for row, keep_N in rows],
+        "interactions": attribution.interactions,
+    }
+    return scores_BN, {name: of_rows for name, of_rows in fields.items() if of_rows is not None}
 
 
 def _fetched(tensors: dict[Any, Tensor]) -> dict[Any, Tensor]:
@@ -169,11 +189,6 @@ def _fetched(tensors: dict[Any, Tensor]) -> dict[Any, Tensor]:
         return tensors
     parts = torch.cat([t.flatten() for t in tensors.values()]).cpu().split(sizes)
     return {k: part.view(t.shape) for (k, t), part in zip(tensors.items(), parts, strict=True)}
-
-
-def _detail(attribution: Attribution) -> Sequence[Any] | None:
-    detail = attribution.detail
-    return list(array_of(detail)) if isinstance(detail, Tensor) else detail
 
 
 def _predictions(run: Run) -> list[Target]:
@@ -255,17 +270,14 @@ def _cropped(maps: Array | None, row: int, keep_N: Array) -> Array | None:
 
 def _other_streams(run: Run) -> list[str]:
     """Return the streams of input beside the one whose positions are the units."""
-    if all(name == run.modality.main or "mask" in name for name in run.batch.tensors):
-        return []
     main = run.batch.tensors.get(run.modality.main)  # the units are its positions, whatever they are called
     return list(dict.fromkeys(stream for tensor, stream in run.modality.place.inputs(run.batch) if tensor is not main))
 
 
 def _rounding(session: Session, run: Run, m: Method, options: dict[str, Any], scores_BN: Tensor) -> Tensor | None:
     """(B,) standard errors by rounding of coarse numbers, measured by rounding otherwise; None: not measured."""
-    differs = "perturbation" in m.needs  # scores are differences of two values
-    chained = "values" in m.needs and "attention_gradients" not in m.needs  # many products, one after the other
-    if run.modality.read.opaque or not (differs or chained):
+    differs = "perturbation" in m.needs  # scores are differences of two values; or many products, one after the other
+    if run.modality.read.opaque:
         return None
     if (step := rounding_step(run.modality.model, run.logits)) <= COARSE:
         return None
@@ -305,23 +317,21 @@ def _warnings(scores: Array, padding_share: float, streams: list[str], units: Un
     ]
 
 
-Settings = dict[str, dict[str, Any]]  # options by method
 ONE_GRADIENT = (
     "one_pass: the gradient is that of the whole answer's log-probability; each token uses its own row of the map."
 )
 
 
-def of_run(
-    session: Session, chosen: list[Method], settings: Settings, run: Run, rows: list[int]
-) -> dict[str, list[Explanation]]:
+def of_run(session: Session, chosen: Sequence[Chosen], run: Run, rows: list[int]) -> dict[str, list[Explanation]]:
     """Explanations of one batch by method: one record for all that need it, and what each of them cost."""
-    started, peak = time.perf_counter(), Peak(run.device)
+    started, peak = time.perf_counter(), Peak(run.device) if run.device.type == "cuda" or PEAK_ON_CPU.get() else None
     run.alone = len(chosen) == 1
-    run.require_real_rows()
+    if not (run.batch.raw or run.unpadded):
+        run.require_real_rows()
     folded: frozenset[str] = frozenset()
     if session.memory == "fold" or (session.memory == "auto" and run.length >= LONG):
-        folded = folding(session, run, chosen, settings)
-    stored = [m for m in chosen if m.name not in folded] if folded else chosen
+        folded = folding(session, run, chosen)
+    stored = [c.method for c in chosen if c.method.name not in folded]
     if any("attention_gradients" in m.needs for m in stored) and not run.batch.asked.decoding.one_pass:
         values = any({"attention_gradients", "values"} <= m.needs for m in stored)
         run.record(grad=True, values=values, multi_stream=True)  # one record serves every method that follows
@@ -329,19 +339,20 @@ def of_run(
         run.anatomy()  # likewise, for those that need the blocks around attention as well
     shared = time.perf_counter() - started
     results = {}
-    for m in chosen:
+    for c in chosen:
+        m = c.method
         if m.name == AUTO:
-            results[AUTO] = _answered(session, settings[AUTO]["passes"], run, rows)
+            results[AUTO] = _answered(session, c.options["passes"], run, rows)
             continue
-        if (other := run.for_needs(m.needs)) is not run:
-            results |= of_run(session, [m], settings, other, rows)
+        if not m.needs & ATTENDING and (other := run.by_input) is not run:
+            results |= of_run(session, [c], other, rows)
             run.setup_forwards, other.setup_forwards = run.setup_forwards + other.setup_forwards, 0
             continue
         if run.modality.read.opaque:
-            run.modality.mean.announce(m.cost(max(map(len, run.units)), **settings[m.name])[0], run.batch)
+            run.modality.mean.announce(m.cost(max(map(len, run.units)), **c.options)[0], run.batch)
         started, before = time.perf_counter(), (run.forwards_B.copy(), run.backwards_B.copy())
         run.asked, run.folds = {}, m.name in folded
-        attribution = _attributed(session, run, m, settings[m.name])
+        attribution = _attributed(session, run, m, c.options)
         seconds = time.perf_counter() - started
         if m.needs & {"attention", "attention_gradients"}:
             seconds += shared
@@ -349,10 +360,10 @@ def of_run(
         forwards = run.forwards_B - before[0] + sum(owed for owed, _ in run.asked.values())
         backwards = run.backwards_B - before[1] + sum(owed for _, owed in run.asked.values())
         remarks_about_unscored(run)  # here, so that its passes are counted
-        each, highest = seconds / run.batch.size, peak.bytes
+        each, highest = seconds / run.batch.size, 0 if peak is None else peak.bytes
         setup = session.setup_forwards + run.setup_forwards
         costs = [Cost(f, b, each, highest, setup) for f, b in zip(forwards.tolist(), backwards.tolist(), strict=True)]
-        results[m.name] = explanations(run, m, settings[m.name], attribution, costs)[: len(rows)]
+        results[m.name] = explanations(run, c, attribution, costs)[: len(rows)]
     return results
 
 
@@ -376,7 +387,8 @@ def _attributed(session: Session, run: Run, m: Method, options: dict[str, Any]) 
     chosen = options.get("hold") or options.get("keep_special", True) not in (True, False)  # units that always stay
     if "perturbation" in m.needs and not chosen:
         require_moved(run, m.name, attribution.scores_BN)
-    if (moved_B := _rounding(session, run, m, options, attribution.scores_BN)) is not None:
+    coarse = "perturbation" in m.needs or ("values" in m.needs and "attention_gradients" not in m.needs)
+    if coarse and (moved_B := _rounding(session, run, m, options, attribution.scores_BN)) is not None:
         known_BN = 0 if attribution.errors_BN is None else attribution.errors_BN.square()
         attribution.errors_BN = (known_BN + moved_B[:, None].square()).sqrt().expand_as(attribution.scores_BN)
         largest = attribution.scores_BN.abs().amax(1).tolist()
@@ -424,7 +436,6 @@ def _by_choice(
     session: Session, m: Method, options: dict[str, Any], run: Run, rows: list[int], places: list[int]
 ) -> list[Explanation]:
     """Explanations of some inputs of a run by one method."""
-    settings = {m.name: m.checked(options)}
     if session.modality.read.mixes_rows and not m.needs <= {"perturbation"}:  # each beside the rows that it looks at
         runs = [(session.run([rows[place]], beside=True), [rows[place]]) for place in places]
     else:
@@ -432,7 +443,7 @@ def _by_choice(
         runs = [(run if len(own) == len(rows) else session.run(own), own)]
     explained = []
     for each, own in runs:
-        explained += of_run(session, [m], settings, each, own)[m.name]
+        explained += of_run(session, [Chosen(m, m.checked(options))], each, own)[m.name]
         if each is not run:
             session.forwards += float(each.forwards_B.sum())
             session.backwards += float(each.backwards_B.sum())
@@ -440,9 +451,9 @@ def _by_choice(
     return explained
 
 
-def take_all_tokens(session: Session, chosen: list[Method], settings: Settings) -> None:
+def take_all_tokens(session: Session, chosen: Sequence[Chosen]) -> None:
     """Where one map serves all tokens of an answer, they are explained together, however many there are."""
-    if all(_reads_rows(session.batch, m, settings[m.name]) for m in chosen):
+    if all(_reads_rows(session.batch, c.method, c.options) for c in chosen):
         session.step = max(session.step, session.size)
 
 

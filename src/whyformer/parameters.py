@@ -305,6 +305,10 @@ def _mapping(key: Domain, content: Domain) -> Domain:
     return Domain(f"a dict{inside}", take, key.choices, "dicts")
 
 
+SIMPLE = frozenset((str, int, float, bool, type(None)))  # values that are the same where they are equal
+REMEMBERED = 256  # values that were allowed
+
+
 @dataclass(frozen=True)
 class Parameters:
     """The parameters of a function."""
@@ -317,6 +321,7 @@ class Parameters:
     domains: Mapping[str, Domain] = field(repr=False)  # of those that are held to something
     open: bool  # options that it does not know are handed on
     more: bool  # and values without a name
+    admitted: set[tuple[str, type, Any]] = field(default_factory=set, repr=False)  # plain values that were allowed
 
     def admit(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the converted values; raise for values that are not allowed."""
@@ -329,6 +334,10 @@ class Parameters:
                 taken[name] = NOT_ALLOWED
             if taken[name] is NOT_ALLOWED:
                 raise not_allowed(name, value, domain.words, domain.choices, self.owner)
+            if taken[name] is value and value.__class__ in SIMPLE:
+                if len(self.admitted) >= REMEMBERED:
+                    self.admitted.clear()
+                self.admitted.add((name, value.__class__, value))
         return taken
 
 
@@ -383,9 +392,9 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             raise _unknown(known, name)
         if not values.keys() >= set(known.required):
             raise _miscalled(known, args, named)
-        domains, defaults = known.domains, known.defaults
+        domains, defaults, admitted = known.domains, known.defaults, known.admitted
         chosen = {n: v for n, v in values.items() if n in domains and (n not in defaults or v is not defaults[n])}
-        if chosen:
+        if not all(v.__class__ in SIMPLE and (n, v.__class__, v) in admitted for n, v in chosen.items()):
             values |= known.admit(chosen)
         places = [values.pop(name) for name in known.positional[: len(args)]]
         return cast(Callable[..., R], function)(*places, *args[len(places) :], **values)

@@ -102,6 +102,23 @@ class Method(_Optioned):
         return taken | checked_options(over_maskings, self.name, {MASKINGS: options[MASKINGS]})
 
 
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """A method with all of its options."""
+
+    method: Method
+    options: dict[str, Any]
+
+    @cached_property
+    def changed(self) -> tuple[str, ...]:
+        """Names of options that are not the defaults."""
+        return tuple([k for k, v in self.options.items() if repr(v) != repr(self.method.defaults.get(k))])
+
+    def using(self, used: Mapping[str, Any]) -> Chosen:
+        """Return the method with what was taken for options that were left open."""
+        return Chosen(self.method, {**self.options, **used})
+
+
 @dataclass(frozen=True, repr=False)
 class Metric(_Optioned):
     """A registered metric: one value per input."""

@@ -126,7 +126,12 @@ def explain(  # type: ignore[overload-overlap]  # a mapping of tensors is not a 
 ) -> Each: ...
 @overload
 def explain(
-    model: Any, inputs: Messages, processor: Any = None, *, method: Name = None, **options: Unpack[LoadingWriting]
+    model: Any,
+    inputs: Messages | Column,
+    processor: Any = None,
+    *,
+    method: Name = None,
+    **options: Unpack[LoadingWriting],
 ) -> Explanation | Each: ...
 @overload
 def explain(
@@ -162,10 +167,6 @@ def explain(  # type: ignore[overload-overlap]
 def explain(
     model: Any, inputs: Single | Paired, processor: Any = None, *, method: Names, **options: Unpack[LoadingWriting]
 ) -> ByMethod[Explanation]: ...
-@overload
-def explain(
-    model: Any, inputs: Column, processor: Any = None, *, method: Name = None, **options: Unpack[LoadingWriting]
-) -> Explanation | Each: ...
 @checked
 @takes(Writing)
 def explain(

@@ -75,17 +75,17 @@ class MultiplyAdds(TorchDispatchMode):
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-_ON_CPU: ContextVar[bool] = ContextVar("measure peak memory on a CPU", default=False)
+PEAK_ON_CPU: ContextVar[bool] = ContextVar("measure peak memory on a CPU", default=False)
 
 
 @contextlib.contextmanager
 def measured_on_cpu() -> Iterator[None]:
     """Inside ``with``: measure the peak memory of explanations on a CPU, too, which takes .4 ms for each batch."""
-    before = _ON_CPU.set(True)
+    before = PEAK_ON_CPU.set(True)
     try:
         yield
     finally:
-        _ON_CPU.reset(before)
+        PEAK_ON_CPU.reset(before)
 
 
 class Peak:
@@ -101,7 +101,7 @@ class Peak:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
             self.start = _allocated(device, "current")
-        elif _ON_CPU.get():
+        elif PEAK_ON_CPU.get():
             try:
                 CLEAR.write_text("5")  # the highest resident size so far is set back to the present one (Linux)
                 self.start = resident()

@@ -17,8 +17,6 @@ from whyformer.capture.functions import padding_share
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import HeadGradient, Impose, Observe, Recorder, Rewrite
 from whyformer.capture.site import Plan, PlannedSite
-from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch
 from whyformer.inputs.decoding import KeptPass
 from whyformer.inputs.output import Output
 from whyformer.loan.backwards import rounds_activations, with_weights
@@ -27,7 +25,7 @@ from whyformer.loan.spread import MultiplyAdds
 from whyformer.results.types import Record
 from whyformer.run.scores import spoke_rows
 from whyformer.run.traced import TracedBatch
-from whyformer.study import Study, interference, require_readable, with_streams
+from whyformer.study import interference, require_readable, with_streams
 from whyformer.study.entrance import HIDDEN
 
 ATTENDING = frozenset(("attention", "attention_gradients", "values"))  # needs of a method that reads attention
@@ -51,60 +49,19 @@ class Attribution:
     used: dict[str, Any] = field(default_factory=dict)  # option left open -> what was taken, as it could be asked for
 
 
-def _together(batch: Batch) -> tuple[Batch, int]:
-    """Return rows of one text with the longest as the one that is run for all, and the number of rows that run."""
-    if batch.size == 1 or len(set(batch.trunks)) > 1:
-        return batch, batch.size
-    assert batch.keep_BN is not None
-    longest = int(batch.keep_BN.sum(1).argmax())
-    return replace(batch, shared=batch.select([longest])), 1
-
-
 class Run(TracedBatch):
     """A batch of inputs with targets, ready to be recorded, scored, differentiated or changed."""
 
-    def __init__(
-        self,
-        modality: Modality,
-        batch: Batch,
-        study: Study,
-        *,
-        target: Any = None,
-        scalar: str = "logit",
-        seed: int = 0,
-        batch_size: int = 32,
-        keep_layers: bool = False,
-        track: Callable[[Sequence[Any], str], Any] | None = None,
-    ) -> None:
-        self.modality, self.batch, self.study = modality, batch, study
-        self.device = next(iter(batch.tensors.values())).device  # of the inputs
-        self.multi_stream, self.front, self.windowed = study.multi_stream, study.front, study.windows is not None
-        self.seed, self.batch_size, self.keep_layers = seed, batch_size, keep_layers
-        # Variants have rows of their own: they are not run together.
-        self.together, self.rows_run = (batch, batch.size) if not batch.trunks else _together(batch)
-        self.track = track or (lambda steps, label: steps)
-        self.output = Output(modality, batch, scalar)
-        self.scalar = self.output.scalar
-        self.reading = "logit" if batch.answers else self.scalar
-        self.forwards_B, self.backwards_B = np.zeros(batch.size), np.zeros(batch.size)
-        self.notes: set[str] = set()  # warnings for the explanations of this batch
-        self.setup_forwards, self.asked = 0, {}
-        self._wanted, self._targets, self._value_B = target, None, None
-        self._logits, self._unseen, self.logits_on_host = None, False, torch.empty(0)
-        self.gives_probabilities = False
-        self.rows_read, self.recorded = None, False
-        self._records: dict[bool, Record] = {}
-        self._ran_before = False  # the forward of the record with gradients is another run's (KeptPass)
-        self._part: tuple[frozenset[int], Record] | None = None  # layers, and a record with the maps of these alone
-        self.numbers: Sequence[int] = range(batch.size)  # of its inputs, among all that were given
-        self.unscored: list[list[str]] | None = None  # what of the value depends on no unit, once it was measured
-        self.attended: Run | None = None  # the run of the same batch with the units that attention runs over
-        self.alone = False  # no other method follows that could use the same record
-        self._anatomy: Anatomy | None = None
-        self._of_blocks = 0.0  # forwards that it took
-        self._padding_share_B: Tensor | None = None
-        self.folds = False  # maps are not stored (engines/attention/chain.py)
-        self.recomputes = False  # layers are computed again in backward
+    unscored: list[list[str]] | None = None  # what of the value depends on no unit, once it was measured
+    attended: Run | None = None  # the run of the same batch with the units that attention runs over
+    alone = False  # no other method follows that could use the same record
+    folds = False  # maps are not stored (engines/attention/chain.py)
+    recomputes = False  # layers are computed again in backward
+    _ran_before = False  # the forward of the record with gradients is another run's (KeptPass)
+    _part: tuple[frozenset[int], Record] | None = None  # layers, and a record with the maps of these alone
+    _anatomy: Anatomy | None = None
+    _of_blocks = 0.0  # forwards that it took
+    _padding_share_B: Tensor | None = None
 
     @property
     def input_length(self) -> int | None:

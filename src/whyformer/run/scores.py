@@ -21,7 +21,7 @@ from whyformer.inputs.output import Output
 from whyformer.loan.backwards import why_no_gradients
 from whyformer.loan.borrow import known_about, module_names
 from whyformer.loan.spread import MultiplyAdds
-from whyformer.results.types import Site, Target, Units
+from whyformer.results.types import Record, Site, Target, Units
 from whyformer.study import Study, require_real_rows, rows_of_each, streams
 from whyformer.study.interference import is_tried, require_apart, require_same
 from whyformer.study.readout import MAXIMUM, Passes, require_pooled
@@ -45,37 +45,62 @@ UNMASKED = (
 LENGTHS = 32  # cached read-out rows, by length of the input
 
 
+def _together(batch: Batch) -> tuple[Batch, int]:
+    """Return rows of one text with the longest as the one that is run for all, and the number of rows that run."""
+    if batch.size == 1 or len(set(batch.trunks)) > 1:
+        return batch, batch.size
+    assert batch.keep_BN is not None
+    longest = int(batch.keep_BN.sum(1).argmax())
+    return replace(batch, shared=batch.select([longest])), 1
+
+
 class ScoredBatch:
     """A batch with targets: positions of its units, the rows that feed the prediction, logits and explained values."""
 
-    modality: Modality
-    output: Output
-    batch: Batch
-    study: Study
-    scalar: str
-    reading: str  # the scalar that is read from the logits; the output for a whole answer is the scalar already
-    batch_size: int
-    multi_stream: bool  # several streams of tokens
-    front: int | None  # positions added by the model before the input's; None: all that it adds
-    windowed: bool  # attention inside windows (Swin), whose places are known
-    recorded: bool  # as a CUDA graph: no number may be read on the host (compiled/)
-    rows_read: Tensor | None  # rows of the map that are read, in place of the one that feeds the head
-    together: Batch  # as the model runs it: one row, if all rows are beginnings of one text
-    rows_run: int
-    forwards_B: np.ndarray[Any, Any]
-    backwards_B: np.ndarray[Any, Any]
-    # (forwards, backwards) of shared passes that the current method has to be charged for, by kind of pass. Its own
-    # passes are counted as they run.
-    asked: dict[str, tuple[float, float]]
-    notes: set[str]  # warnings for the explanations of this batch
-    setup_forwards: int  # passes of checks that run once for each form of a batch
-    gives_probabilities: bool  # the model returns probabilities, not logits; known once it has run
-    logits_on_host: Tensor  # once they were checked
-    _wanted: Any
-    _logits: Tensor | None
-    _unseen: bool  # still to be checked: whether they are finite, and logits at all
-    _targets: list[Target] | None
-    _value_B: Tensor | None
+    recorded = False  # as a CUDA graph: no number may be read on the host (compiled/)
+    rows_read: Tensor | None = None  # rows of the map that are read, in place of the one that feeds the head
+    setup_forwards = 0  # passes of checks that run once for each form of a batch
+    gives_probabilities = False  # the model returns probabilities, not logits; known once it has run
+    logits_on_host: Tensor = torch.empty(0)  # once they were checked
+    _logits: Tensor | None = None
+    _unseen = False  # still to be checked: whether they are finite, and logits at all
+    _targets: list[Target] | None = None
+    _value_B: Tensor | None = None
+
+    def __init__(
+        self,
+        modality: Modality,
+        batch: Batch,
+        study: Study,
+        *,
+        target: Any = None,
+        scalar: str = "logit",
+        seed: int = 0,
+        batch_size: int = 32,
+        keep_layers: bool = False,
+        track: Callable[[Sequence[Any], str], Any] | None = None,
+    ) -> None:
+        self.modality, self.batch, self.study = modality, batch, study
+        self.device = next(iter(batch.tensors.values())).device  # of the inputs
+        # Several streams of tokens; positions added by the model before the input's (None: all that it adds); attention
+        # inside windows (Swin), whose places are known.
+        self.multi_stream, self.front, self.windowed = study.multi_stream, study.front, study.windows is not None
+        self.seed, self.batch_size, self.keep_layers = seed, batch_size, keep_layers
+        # Variants have rows of their own: they are not run together.
+        self.together, self.rows_run = (batch, batch.size) if not batch.trunks else _together(batch)
+        self.track = track or (lambda steps, label: steps)
+        self.output = Output(modality, batch, scalar)
+        self.scalar = self.output.scalar
+        self.reading = (
+            "logit" if batch.answers else self.scalar
+        )  # what is read: an answer's output is the scalar already
+        self.forwards_B, self.backwards_B = np.zeros(batch.size), np.zeros(batch.size)
+        self.notes: set[str] = set()  # warnings for the explanations of this batch
+        # (forwards, backwards) of shared passes that the current method has to be charged for, by kind of pass. Its
+        # own passes are counted as they run.
+        self.asked: dict[str, tuple[float, float]] = {}
+        self._wanted, self._records = target, dict[bool, Record]()
+        self.numbers: Sequence[int] = range(batch.size)  # of its inputs, among all that were given
 
     module_names = cached_property(lambda self: module_names(self.modality.model))
 
@@ -209,7 +234,7 @@ class ScoredBatch:
             read_BN = torch.stack([torch.isin(own_N, own_N.new_tensor(places)) for own_N, places in rows])
             read_BN = (read_BN & self.keep_BN).float()
             return read_BN / read_BN.sum(1, keepdim=True)
-        if self._looks_up:
+        if self.study.readout.looked_up(self.modality.place.lengths_vary):
             self.setup_forwards += self.batch.size
             read_BN = rows_of_each(self.modality, self.batch, self.study, self.length)
             real_BN = read_BN * self.keep_BN  # a head may read padding, too
@@ -252,13 +277,9 @@ class ScoredBatch:
         """Whether all inputs are taken to be read by one rule."""
         readout = self.study.readout
         # Between rows of a table columns are mixed once more (SAINT).
-        checked = readout is not None and not readout.besides and self.study.plain and not self.batch.reference_rows
-        return checked and not self._looks_up
-
-    @property
-    def _looks_up(self) -> bool:
-        """Whether the rows that feed the head are looked up for each input."""
-        return self.study.readout is not None and self.study.readout.looked_up(self.modality.place.lengths_vary)
+        if readout is None or readout.besides or not self.study.plain or self.batch.reference_rows:
+            return False
+        return not readout.looked_up(self.modality.place.lengths_vary)
 
     def elsewhere(self, first_query: int, spoke_BQ: Tensor) -> Tensor | None:
         """(B,) whether other rows of the last map have a gradient than the read-out rule reads; None: not checked."""

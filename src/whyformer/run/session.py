@@ -238,12 +238,8 @@ class Session:
     def study(self) -> Study:
         """Return the study of the model for these inputs; if they differ in form, for the first of them."""
         called_with(self.model, self._arguments)
-        whole = self.at_once and not self.one_by_one
         rows = [0] if self.one_by_one else range(min(self.size, self.step))
-        batch = self.batch if whole else self.part(rows)
-        study, new = study_of(self.modality, replace(batch, answers=()) if batch.answers else batch)
-        if new:
-            self.setup_forwards += study.forwards
+        study = self.studied(self.batch if self.at_once and not self.one_by_one else self.part(rows))
         if known_about(self.model).get(MIXES):  # found out by the study
             self.step = 1
         return study
@@ -325,8 +321,7 @@ class Session:
 
     def parts(self, sort: bool | None = None) -> list[list[int]]:
         """Return rows that are run together; ``sort``: of similar length (None: if parts are encoded separately)."""
-        order = list(range(self.size))
-        raw = self.source.raw
+        order, raw = list(range(self.size)), self.source.raw
         if (not self.at_once if sort is None else sort) and raw and all(isinstance(text, str) for text in raw):
             order.sort(key=lambda i: len(raw[i]))
         stride = 1 if self.one_by_one else self.step
