@@ -189,7 +189,7 @@ def image(asked: CommandArguments) -> None:
     names = [path.name for path in asked.images or []] or [*faces]
     opened = [open_image(path) for path in asked.images or []] or [*faces.values()]
     explainer = asked.explainer("image")
-    if explainer.prepare(opened[:1])[0].objects and asked.versus is None:
+    if explainer.prepare(opened[:1])[0].mean.objects and asked.versus is None:
         asked.settings["target"] = read.object_from(asked.target)
     explained = asked.explain(explainer, opened)
     seen = repeated(explained, seen_by(explainer, opened))
