@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import time
+import timeit
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -291,32 +291,27 @@ def unit_rates(games: Games) -> Rates:
     return Rates(replace=games.modality.mask.replacement(None))
 
 
-def measured_rates(games: Games, rounds: int = 3) -> Rates:
+def measured_rates(games: Games) -> Rates:
     """Return the seconds of a forward, alone and in a batch, and the cost of a backward, on the longest input."""
     number = longest(games)
     run, row = games.run_of(number)
     one = run.batch.select([row])
     many = one.select([0] * run.batch_size)
     with torch.no_grad():
-        alone = fastest(lambda: run.output.logits(one), rounds)
-        batched = fastest(lambda: run.output.logits(many), rounds) / run.batch_size
+        alone = fastest(lambda: run.output.logits(one))
+        batched = fastest(lambda: run.output.logits(many)) / run.batch_size
     explain, raw = games.explainer.explain, one_input(games.inputs, number)
     try:
-        both = fastest(lambda: explain(raw, method="saliency", **games.asked), rounds)
+        both = fastest(lambda: explain(raw, method="saliency", **games.asked))
         backward = max(0.0, both - alone) / alone
     except WhyformerError:  # no gradients here, so none will be paid for
         backward = BACKWARD
     return Rates(alone, min(alone, batched), backward, games.modality.mask.replacement(None))
 
 
-def fastest(act: Callable[[], object], rounds: int) -> float:
-    """Return the seconds of the fastest round; a first one warms up."""
-    seconds = []
-    for _ in range(rounds + 1):
-        started = time.perf_counter()
-        act()
-        seconds.append(time.perf_counter() - started)
-    return min(seconds[1:])
+def fastest(act: Callable[[], object]) -> float:
+    """Return the seconds of the fastest of three rounds; a first one warms up."""
+    return min(timeit.repeat(act, number=1, repeat=4)[1:])
 
 
 def longest(games: Games) -> int:

@@ -279,10 +279,10 @@ def _first_by_metric(leaders: Sequence[Leader], methods: Sequence[str]) -> str:
     for leader in leaders:
         by_name.setdefault(leader.name, []).append(leader)
     if set(by_name) == {best}:
-        return f"{_listed(leaders)} rank{'s' * (len(leaders) == 1)} {best} first."
+        return f"{_metrics(leaders)} rank{'s' * (len(leaders) == 1)} {best} first."
     order = sorted(by_name.items(), key=lambda pair: (pair[0] != best, -len(pair[1])))
     words = "; ".join(
-        f"{_listed(each)} rank{'s' * (len(each) == 1)} {name} first{_ahead_of(best, each)}" for name, each in order
+        f"{_metrics(each)} rank{'s' * (len(each) == 1)} {name} first{_ahead_of(best, each)}" for name, each in order
     )
     if len(by_name) == 1:
         return f"By mean rank {best} comes first; {words}."
@@ -302,9 +302,8 @@ def _ahead_of(best: str, leaders: Sequence[Leader]) -> str:
     return f", ahead of {best} by {', '.join(gains)}"
 
 
-def _listed(leaders: Sequence[Leader]) -> str:
-    names = [leader.metric.replace("_", " ") for leader in leaders]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _metrics(leaders: Sequence[Leader]) -> str:
+    return listed([leader.metric.replace("_", " ") for leader in leaders], "and")
 
 
 view_of.register(Comparison, comparison_page)
