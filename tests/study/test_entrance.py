@@ -230,3 +230,46 @@ def test_a_codebook_leaves_methods_alone_that_need_no_map() -> None:
         wf.explain(model, {"input_ids": IDS}, method="attention_rollout", target=TARGET)
     (one, _) = wf.explain(model, {"input_ids": IDS}, method="occlusion", target=TARGET, replace=OTHER)
     np.testing.assert_allclose(one.scores, drops(model, IDS[0], OTHER), atol=1e-5)
+
+
+class Recurrent(nn.Module):
+    """Vectors go through a recurrent layer, or a short convolution, before the attention."""
+
+    def __init__(self, texts: bool, recurrent: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(30, 16) if texts else nn.Linear(3, 16)
+        self.mix = nn.GRU(16, 16, batch_first=True) if recurrent else nn.Conv1d(16, 16, 3, padding=1)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+        self.head = nn.Linear(16, 3)
+
+    def encoded(self, x: Tensor) -> Tensor:
+        states = self.embed(x)
+        recurrent = isinstance(self.mix, nn.GRU)
+        states = self.mix(states)[0] if recurrent else self.mix(states.transpose(1, 2)).transpose(1, 2)
+        return self.layer(states).mean(1)
+
+
+class OneSeries(Recurrent):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoded(x))
+
+
+class TwoTexts(Recurrent):
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.head(self.encoded(a) * self.encoded(b))
+
+
+@pytest.mark.parametrize("recurrent", [True, False])
+def test_steps_that_are_mixed_before_the_attention_are_said_to_be(recurrent: bool) -> None:
+    model = OneSeries(texts=False, recurrent=recurrent).eval()
+    by_attention = wf.explain(model, {"x": torch.randn(1, 9, 3)}, method="attention_rollout", target=0)[0]
+    assert any("mixed before the first attention" in w for w in by_attention.warnings) == recurrent
+    masked = wf.explain(model, {"x": torch.randn(1, 9, 3)}, method="occlusion", target=0)[0]
+    assert not any("mixed before" in w for w in masked.warnings)
+
+
+def test_words_that_are_mixed_before_the_attention_of_one_of_two_texts_are_refused() -> None:
+    inputs = {"a": torch.randint(1, 30, (1, 5)), "b": torch.randint(1, 30, (1, 6))}
+    with pytest.raises(PartlyCaptured, match="mixed before the first attention"):
+        wf.explain(TwoTexts(texts=True, recurrent=True).eval(), inputs, method="attention_rollout", target=0)

@@ -367,3 +367,33 @@ def test_an_input_that_is_in_the_order_of_sorting_vouches_for_no_other() -> None
     assert wf.explain(model, (in_order,), method="raw_attention", target=0)[0].units.labels == tuple("01234")
     with pytest.raises(NotOverUnits, match="reorders the input"):
         wf.explain(model, (in_order.flip(1),), method="raw_attention", target=0)
+
+
+class OneToOne(nn.Module):
+    """One position's vector is added to that of another one, before the attention or between two layers."""
+
+    def __init__(self, inputs: str, before: bool, sender: int, receiver: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.before, self.sender, self.receiver = before, sender, receiver
+        self.embed = nn.Embedding(50, 16) if inputs == "ids" else nn.Linear(3, 16)
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True) for _ in range(2))
+        self.head = nn.Linear(16, 3)
+
+    def leaking(self, states: Tensor) -> Tensor:
+        rows = [*states.unbind(1)]
+        rows[self.receiver] = rows[self.receiver] + rows[self.sender]
+        return torch.stack(rows, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states = self.embed(x)
+        states = self.layers[0](self.leaking(states) if self.before else states)
+        return self.head(self.layers[1](states if self.before else self.leaking(states))[:, 0])
+
+
+@pytest.mark.parametrize(("inputs", "before"), [("ids", False), ("ids", True), ("floats", False)])
+def test_a_leak_from_any_position_to_any_other_is_seen(inputs: str, before: bool) -> None:
+    x = torch.arange(4, 9)[None] if inputs == "ids" else torch.randn(1, 5, 3)
+    pairs = [(a, b) for a in range(5) for b in range(5) if a != b]
+    leaks = [wf.Explainer(OneToOne(inputs, before, *pair).eval()).study({"x": x}).leak.found for pair in pairs]
+    assert all(leaks)

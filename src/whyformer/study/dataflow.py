@@ -52,16 +52,23 @@ class Marks:
 
 
 class Fingerprints:
-    """Collect the marks of one pass: random projections of the vectors of ``lengths`` positions."""
+    """Collect the marks of one pass: random projections of the vectors of ``lengths`` positions.
 
-    def __init__(self, lengths: Set[int], path: Callable[[], str], last: int | None = None) -> None:
+    read: the positions that the head reads, if known; behind the last attention what the others hold has no effect.
+    """
+
+    def __init__(
+        self, lengths: Set[int], path: Callable[[], str], last: int | None = None, read: Set[int] | None = None
+    ) -> None:
         self.lengths, self.marks = lengths, Marks()
+        self.read, self._behind = read, False
         self.last = last  # how many attentions there will be: what enters the head after them is marked, too
         self._path = path  # where the model is
         self._weights: dict[int, Tensor] = {}
 
     def see(self, name: str, args: tuple[Any, ...], out: Any, sites: int) -> None:
         """Take note of a function, its operands and its result, after so many attentions."""
+        self._behind |= self.last is not None and sites >= self.last
         if name in fn.CHOICES:
             indices = [t for t in (out if isinstance(out, tuple) else (out,)) if isinstance(t, Tensor)]
             self.marks.way += [tuple(t.flatten().tolist()) for t in indices if t.dtype == torch.int64]
@@ -108,7 +115,11 @@ class Fingerprints:
         if width not in self._weights:
             generator = torch.Generator().manual_seed(width)
             self._weights[width] = torch.randn(width, generator=generator, dtype=torch.float64).to(rows.device)
-        self.marks.add(path, torch.mv(rows.detach().double(), self._weights[width]))
+        prints_N = torch.mv(rows.detach().double(), self._weights[width])
+        if self._behind and self.read is not None:
+            unread = [p for p in range(len(prints_N)) if p not in self.read]
+            prints_N[unread] = 0
+        self.marks.add(path, prints_N)
 
 
 POOLS = fn.REDUCTIONS | fn.LARGEST | fn.MEASURES  # what combines positions outside attention

@@ -20,7 +20,15 @@ from torch.overrides import TorchFunctionMode
 from whyformer.capture.functions import ATTENTION, Args, Function, Kwargs
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe, first_values
-from whyformer.errors import BadInput, CaptureError, Misplaced, NotOffered, NotOverUnits, WhyformerError
+from whyformer.errors import (
+    BadInput,
+    CaptureError,
+    Misplaced,
+    NotOffered,
+    NotOverUnits,
+    PartlyCaptured,
+    WhyformerError,
+)
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, require_shown, shifted
 from whyformer.loan.borrow import known_about, modules_of
@@ -171,13 +179,19 @@ CHANNELS_FIRST = (
     "the model's positions are made of the third axis of its input, whose second axis has as many entries: attention "
     "scores would be assigned to these. Use a method without attention."
 )
+MIXED = (
+    "positions are mixed before the first attention (by a recurrent layer, a long convolution, a mean): a change of "
+    "{unit} changes {count} of {all} positions there, and attention scores are those of positions."
+)
+NEAR = 3  # positions, as far as overlapping patches and short convolutions reach
+LOOKED_AT = 8  # units, by which it is decided whether only neighbours are mixed
 DESCRIBED = " With processor=wf.Table(…), the position of each column is detected."
 
 
 def misplaced(
     run: Passes, first_BHKD: Tensor, front: int | None, grid: tuple[int, int] | None, reorders: bool = False
-) -> NotOverUnits | None:
-    """The error that units are not at their positions, by the values that the first attention read; None if unknown.
+) -> NotOverUnits | tuple[str, ...]:
+    """The error that units are not at their positions, by the values that the first attention read, or warnings.
 
     reorders: the model sorts by content, and the input is not in that order.
     """
@@ -187,12 +201,12 @@ def misplaced(
     try:
         owners = _owners(modality, units, one, length, front)
     except NotOffered:
-        return None
+        return ()
     there = sorted({int(u) for owner in owners.values() for u in owner.unique() if u >= 0})
     plain = [u for u in there if not units.special[u]]
     there = plain if len(plain) > 1 else there
     if len(there) < 2 or len(places) != len(units):
-        return None
+        return ()
     added = {place for place, special in zip(places, units.special, strict=True) if special}
     # A single unit far from where other orders would put it: a corner of a picture, no middle of a text.
     corner = grid is not None and len(there) == grid[0] * grid[1] and min(grid) > 1
@@ -204,9 +218,9 @@ def misplaced(
         try:
             after_BHKD = run.values(variant)
         except (WhyformerError, RuntimeError, IndexError, ValueError):  # not every number is an input of this model
-            return None
+            return ()
         if after_BHKD.shape != first_BHKD.shape:
-            return None
+            return ()
         moved, expected = moved_at(first_BHKD, after_BHKD), {places[u]: u for u in touched}
         if modality.place.pixels and (not_own := moved & added):
             return Misplaced(NOT_OWN.format(count=length, patches=len(there), place=min(not_own)))
@@ -216,10 +230,31 @@ def misplaced(
         # Convolutions mix neighbours, so a single changed unit is located better.
         clean &= moved <= expected.keys()
         if clean and number == len(sets):
-            return None
+            return ()
     if _along_last_axis(run, first_BHKD):
         return Misplaced(CHANNELS_FIRST)
-    return Misplaced(SORTED) if reorders and not clean else None
+    if reorders and not clean:
+        return Misplaced(SORTED)
+    return () if clean else _mixed(run, first_BHKD, owners, {u: places[u] for u in there}, units, grid)
+
+
+def _mixed(
+    run: Passes,
+    before_BHKD: Tensor,
+    owners: dict[str, Tensor],
+    places: Mapping[int, int],
+    units: Units,
+    grid: tuple[int, int] | None,
+) -> tuple[str, ...]:
+    """Return the warning that a unit changes positions before any attention that are not close to it."""
+    first, across = min(places.values()), 1 if grid is None else grid[1]
+    for unit in list(places)[:: -(-len(places) // LOOKED_AT)]:
+        moved = moved_at(before_BHKD, run.values(_changed(run.one, owners, [unit])[0]))
+        row, column = divmod(places[unit] - first, across)
+        rows_and_columns = [divmod(place - first, across) for place in moved]
+        if any(max(abs(a - row), abs(b - column)) > NEAR for a, b in rows_and_columns):
+            return (MIXED.format(unit=_named(units, unit), count=len(moved), all=before_BHKD.shape[2]),)
+    return ()
 
 
 def _along_last_axis(run: Passes, before_BHKD: Tensor, site: int = 0) -> bool:
@@ -238,19 +273,21 @@ def _along_last_axis(run: Passes, before_BHKD: Tensor, site: int = 0) -> bool:
 
 def misplaced_in_streams(
     run: Passes, schedule: Schedule, embedded: Set[int], grid: tuple[int, int] | None, first_BHKD: Tensor
-) -> NotOverUnits | None:
-    """The same for pictures among several streams, and texts that no lookup (``embedded``: addresses) read as given."""
+) -> CaptureError | None:
+    """The same for pictures and texts among several streams; and the error that words are mixed before any attention.
+
+    embedded: addresses of texts that a lookup read as given, so that their words are in order.
+    """
     for step in schedule.steps:
         if step.cross or any(s.query == s.key == step.query for s in schedule.steps[: step.site]):
             continue
         try:
             part, view = run.modality.part(step.query, run.one)
             words = part.read.embeds and view.keep_BN is not None and part.main in run.one.tensors  # T5 makes its own
-            if words and run.one.tensors[part.main].data_ptr() in embedded:
-                continue
+            in_order = words and run.one.tensors[part.main].data_ptr() in embedded
             before = run.values(site=step.site) if step.site else first_BHKD
             length = before.shape[2]
-            if step.query == run.modality.stream and _along_last_axis(run, before, step.site):
+            if not in_order and step.query == run.modality.stream and _along_last_axis(run, before, step.site):
                 return Misplaced(CHANNELS_FIRST)
             if not (words or part.place.pixels):
                 continue
@@ -264,6 +301,9 @@ def misplaced_in_streams(
         if before.shape != after.shape or (words and length != run.one.tensors[part.main].shape[1]):
             continue
         moved, expected = moved_at(before, after), {places[u]: u for u in touched}
+        if in_order and moved - expected.keys():
+            some = f"{len(touched)} words of the {step.query}"
+            return PartlyCaptured(MIXED.format(unit=some, count=len(moved), all=length))
         not_own = {place for place in moved if units is not None and place < min(places[u] for u in plain)}
         if not_own:
             return Misplaced(NOT_OWN.format(count=length, patches=len(plain), place=min(not_own)))
@@ -317,7 +357,7 @@ def in_parts(run: Passes, first_BHKD: Tensor, length: int) -> bool:
     if not keys < length or length % keys or heads % (length // keys) or run.modality.main not in run.one.tensors:
         return False
     if run.modality.read.embeds:
-        after_BHKD = first_values(partial(run.shifted, 0), run.names)
+        after_BHKD = first_values(partial(run.shifted, [0]), run.names)
     else:
         main = run.modality.main
         owner = torch.arange(run.one.tensors[main].shape[1]).view(-1, *[1] * (run.one.tensors[main].ndim - 2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -95,6 +95,7 @@ def unseen(model: nn.Module, called: Called, sites: Sequence[str]) -> PartlyCapt
 
 ROUNDING = 1e-4  # of a fingerprint; what is larger is no rounding
 GENTLE = (2**-5, 2**-10)  # sizes of a change; 1 is a strong one
+MOST = 64  # positions that are told apart; of more, some pairs have the same number
 
 
 @dataclass(frozen=True)
@@ -112,18 +113,29 @@ class Leak:
 
 @dataclass(frozen=True)
 class Probe:
-    """One position to disturb at one attention call (or several), and the positions that may change with it."""
+    """Positions to disturb at one attention call, and those that may change with each, by number of positions."""
 
     site: int
-    position: int
-    heard: Mapping[int, Set[int]]  # by number of positions: those that may change; of all others none
-    also: tuple[int, ...] = ()  # further positions that are disturbed
+    heard: Mapping[int, Mapping[int, Set[int]]]
+
+    def of(self, positions: Iterable[int]) -> Probe:
+        """Return the probe of some of its positions."""
+        return Probe(self.site, {position: self.heard[position] for position in positions})
+
+    @property
+    def may(self) -> dict[int, set[int]]:
+        """By number of positions, all that may change; of others none."""
+        together = dict[int, set[int]]()
+        for heard in self.heard.values():
+            for length, places in heard.items():
+                together[length] = together.get(length, set()) | places
+        return together
 
 
-def leak_of(run: Passes, sites: int, real: Tensor, read: Set[int] | None, extra: int) -> Leak:
-    """Run one input twice, the second time with a change at one position, and compare the other positions.
+def leak_of(run: Passes, sites: int, real: Tensor, read: Set[int] | None, extra: int, front: int | None) -> Leak:
+    """Run one input with changes at some of its positions, and compare the other ones.
 
-    The position is one that the head does not ``read``, where there is one. real: (N,) which positions hold the input.
+    Once at one that the head does not ``read``, where there is one. real: (N,) which positions hold the input.
     """
     positions = real.nonzero()[:, 0].tolist()
     if len(positions) < 2:
@@ -131,40 +143,61 @@ def leak_of(run: Passes, sites: int, real: Tensor, read: Set[int] | None, extra:
     others = [] if read is None else [p for p in positions if p not in read]
     moving = [p for p in others or positions if 2 * p != positions[0] + positions[-1]]  # a flip leaves the middle alone
     position = (moving or others)[len(moving or others) // 3]
-    length, probe = len(real), Probe(0, position, {len(real): {position}})
+    length = len(real)
+    everyone = Probe(0, {p: {length: {p}} for p in positions})
     # Where there are embeddings, what happens before the first site is audited as well. Convolutional front ends mix
     # neighbours legitimately: there the audit starts at the first site.
-    embedded = run.modality.read.embeds and not extra
+    embedded = run.modality.read.embeds and extra in {0, front}  # all that the model adds comes first
+    words = range(extra, length)
 
-    def changed(strength: float, embedded: bool = embedded) -> Marks:
-        forward = partial(run.shifted, position, strength) if embedded else run
-        return _marks(forward, _Isolate(run.names, {length}, probe, strength=strength, last=sites))
+    def changed(probe: Probe, strength: float = 1.0, embedded: bool = embedded) -> Marks:
+        shifted = [p - extra for p in probe.heard if p in words] if embedded else []
+        forward = partial(run.shifted, shifted, strength) if shifted else run
+        return _marks(forward, _Isolate(run.names, {length}, probe, strength=strength, last=sites, read=read))
 
-    plain = _marks(run, _Isolate(run.names, {length}, last=sites))
-    if len(several := _several(positions)) > 1:  # a leak may begin at few positions
-        crowd = Probe(0, several[0], {length: {*several}}, several[1:])
-        much, little = (_Isolate(run.names, {length}, crowd, strength=s, last=sites) for s in (1.0, GENTLE[-1]))
-        together = _marks(run, much)
-        leak = _compared(plain, together, crowd)[0]
-        # Layers of eight bits scale a column by its largest number, which a small change leaves as it is.
-        if leak.found and together.way == plain.way and _compared(plain, _marks(run, little), crowd)[0].found:
-            return leak
-    strong = changed(1.0)
-    leak = _verdict(plain, strong, changed, probe)
-    if leak.found or not others or _moved(plain, strong) <= ROUNDING:
+    probe, plain = everyone.of([position]), _marks(run, _Isolate(run.names, {length}, last=sites, read=read))
+    strong = changed(probe)
+    leak, moved = _verdict(plain, strong, partial(changed, probe), probe), _moved(plain, strong)
+    del strong  # marks of three passes at a time
+    leak = leak if leak.found else _between(plain, everyone, changed)
+    if leak.found or not others or moved <= ROUNDING:
         return leak
     # Embeddings may go to the head around all layers, which is no exchange that maps would have to show. And a head
     # that chooses its rows may have chosen another: it does not after a small change.
-    amounts = [_moved(plain, changed(strength, embedded=False)) for strength in (1.0, GENTLE[-1])]
+    amounts = [_moved(plain, changed(probe, strength, embedded=False)) for strength in (1.0, GENTLE[-1])]
     if amounts[0] <= ROUNDING or not amounts[1]:
         return leak
     again = _marks(run, _Isolate(run.names, {length}))  # a model may answer differently each time
     return leak if _moved(plain, again) > ROUNDING else Leak(amounts[0], "the output", len(plain))
 
 
-def _several(positions: list[int]) -> tuple[int, ...]:
-    """Return the last position and about half of the others, without a period, and without the first, its mirror."""
-    return (*(p for k, p in enumerate(positions[1:-1]) if k * 0.618 % 1 < 0.5), positions[-1])
+def _between(plain: Marks, everyone: Probe, changed: Callable[[Probe, float], Marks]) -> Leak:
+    """Compare passes with changes at sets of positions with those at none and at all; a small change shows a leak, too.
+
+    Each position has a number, and sets go by its digits. So of any two positions there is a set of one without the
+    other: what the first changes at the second shows beside the pass with none of them changed, or with all.
+    """
+    positions = list(everyone.heard)
+    order = torch.randperm(len(positions), generator=torch.Generator().manual_seed(0)).tolist()
+    digits = range((min(len(positions), MOST) - 1).bit_length())
+    sets = [[p for p, n in zip(positions, order, strict=True) if n % MOST >> digit & 1] for digit in digits]
+    whole = changed(everyone, 1.0)
+
+    def leak_of_some(crowd: Probe, marks: Marks) -> Leak:
+        for other, beside in ((everyone.of([]), plain), (everyone, whole)):
+            apart = everyone.of(crowd.heard.keys() ^ other.heard.keys()).may
+            leak = _compared(beside, marks, apart)[0]
+            if leak.found and beside.way == marks.way:
+                # Layers of eight bits scale a column by its largest number, which a small change leaves as it is.
+                little = changed(other, GENTLE[-1])
+                if _compared(little, changed(crowd, GENTLE[-1]), apart)[0].found:
+                    return leak
+        return Leak(checked=len(plain))
+
+    leak = leak_of_some(everyone, whole)
+    for some in sets:
+        leak = leak if leak.found else leak_of_some(everyone.of(some), changed(everyone.of(some), 1.0))
+    return leak
 
 
 def _moved(plain: Marks, changed: Marks) -> float:
@@ -173,16 +206,18 @@ def _moved(plain: Marks, changed: Marks) -> float:
     return share if math.isfinite(share) else 0.0
 
 
-def audit_streams(run: Passes, probes: Sequence[Probe], cross: Set[int]) -> Leak:
-    """Compare one run per probe with one without; ``cross`` are the calls where one stream asks another."""
-    lengths = {n for probe in probes for n in probe.heard}
+def audit_streams(run: Passes, probes: Sequence[Probe], cross: Set[int], lengths: Set[int]) -> Leak:
+    """Compare runs with changes of one stream each with one without; ``cross``: calls where one stream asks another."""
     plain = _marks(run, _Isolate(run.names, lengths, cross=cross))
-    for probe in probes:
 
-        def changed(strength: float, probe: Probe = probe) -> Marks:
-            return _marks(run, _Isolate(run.names, lengths, probe, cross, strength))
+    def changed(probe: Probe, strength: float = 1.0) -> Marks:
+        return _marks(run, _Isolate(run.names, lengths, probe, cross, strength))
 
-        leak = _verdict(plain, changed(1.0), changed, probe)
+    for everyone in probes:
+        positions = list(everyone.heard)
+        probe = everyone.of([positions[len(positions) // 2]])
+        leak = _verdict(plain, changed(probe), partial(changed, probe), probe)
+        leak = leak if leak.found else _between(plain, everyone, changed)
         if leak.found:
             return leak
     return Leak(checked=len(plain) * len(probes))
@@ -190,7 +225,7 @@ def audit_streams(run: Passes, probes: Sequence[Probe], cross: Set[int]) -> Leak
 
 def _verdict(plain: Marks, strong: Marks, changed: Callable[[float], Marks], probe: Probe) -> Leak:
     """A leak, unless it is of the size of rounding and goes away once both runs take the same way through the model."""
-    leak, share = _compared(plain, strong, probe)
+    leak, share = _compared(plain, strong, probe.may)
     if not leak.found or plain.way == strong.way:
         return leak
     # A router may send the changed position to another expert. Then the others are sorted and multiplied in groups of
@@ -198,7 +233,7 @@ def _verdict(plain: Marks, strong: Marks, changed: Callable[[float], Marks], pro
     for strength in GENTLE:
         gentle = changed(strength)
         if gentle.way == plain.way:
-            small = _compared(plain, gentle, probe)[0]
+            small = _compared(plain, gentle, probe.may)[0]
             return leak if small.found and share > ROUNDING else small
     return leak
 
@@ -211,13 +246,13 @@ def _marks(forward: Callable[[], Tensor], intercept: _Isolate) -> Marks:
     return marks
 
 
-def _compared(plain: Marks, changed: Marks, probe: Probe) -> tuple[Leak, float]:
-    """Return the first place that changed and should not have, and the size of the change relative to it."""
+def _compared(plain: Marks, changed: Marks, may: Mapping[int, Set[int]]) -> tuple[Leak, float]:
+    """Return the first place that changed and is none that ``may``, and the size of the change relative to it."""
     moved: list[tuple[Leak, float]] = []
     for (path, before), (_, after) in zip(plain, changed, strict=False):
         if len(before) != len(after) or torch.equal(before, after):
             continue
-        apart, heard = (before - after).abs(), list(probe.heard[len(before)])
+        apart, heard = (before - after).abs(), list(may.get(len(before), ()))
         itself = float(apart[heard].max()) if heard else 0.0
         apart[heard] = 0
         amount = float(apart.max())
@@ -246,10 +281,11 @@ class _Isolate(Outline):
         cross: Set[int] | None = None,
         strength: float = 1.0,
         last: int | None = None,
+        read: Set[int] | None = None,
     ) -> None:
         super().__init__(1, names)
         self.lengths, self.probe, self.cross, self.strength = lengths, probe, cross, strength
-        self.prints = Fingerprints(lengths, partial(current_path, names), last)
+        self.prints = Fingerprints(lengths, partial(current_path, names), last, read)
 
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         out = super().__torch_function__(func, types, args, kwargs)
@@ -268,8 +304,9 @@ class _Isolate(Outline):
         if len(value) == 1 and keys in self.lengths:  # values may have been mixed since they were projected
             self.prints.add(value[0].transpose(0, 1).flatten(1))
         probe = self.probe
-        if probe is not None and index == probe.site and probe.position < keys:
-            changed, places = value.clone(), [p for p in (probe.position, *probe.also) if p < keys]
+        places = [p for p in probe.heard if p < keys] if probe is not None and index == probe.site else []
+        if places:
+            changed = value.clone()
             value_HPD = changed[0, :, places]  # of windows, in the first one
             changed[0, :, places] = value_HPD.lerp(value_HPD * -1.5 + 0.5, self.strength)
             site.value_BHKD = changed

@@ -118,21 +118,20 @@ class Passes:
         self.count += 1
         return self._output.logits(self.one if variant is None else variant)
 
-    def shifted(self, position: int, strength: float = 1.0) -> Tensor:
-        """Return the logits with another embedding at one position."""
+    def shifted(self, positions: list[int], strength: float = 1.0) -> Tensor:
+        """Return the logits with other embeddings at some positions."""
 
         def shift(embedding: Tensor) -> Tensor:
             other = embedding.clone()
-            other[:, position] = other[:, position].lerp(shifted(other[:, position]), strength)
+            other[:, positions] = other[:, positions].lerp(shifted(other[:, positions]), strength)
             return other
 
         def shift_image(features_MD: Tensor, token: int) -> Tensor:
-            """The same where the position holds a piece of an image: the rank of its token is the row."""
+            """The same where positions hold pieces of an image: the rank of its token is the row."""
             ids = self.one.tensors[self.modality.main][0]
             other = features_MD.clone()
-            if int(ids[position]) == token:
-                row = int((ids[:position] == token).sum())
-                other[row] = other[row].lerp(shifted(other[row]), strength)
+            rows = [int((ids[:p] == token).sum()) for p in positions if int(ids[p]) == token]
+            other[rows] = other[rows].lerp(shifted(other[rows]), strength)
             return other
 
         with self.modality.read.looked_up(self.one, shift), self.modality.read.handed_over(shift_image):

@@ -139,22 +139,23 @@ def units_of(modality: Modality, batch: Batch, sizes: dict[str, int], grid: tupl
 
 
 def stream_probes(run: Passes, schedule: Schedule) -> list[Probe]:
-    """Return for the leak audit one position of each stream, at its first own attention, and what may change."""
+    """Return for the leak audit the positions of each stream, at its first own attention, and what may change."""
     sizes, probes = schedule.lengths, []
+    links = placed(run.modality, run.one, schedule).links
     for stream, length in sizes.items():
         sites = [s.site for s in schedule.steps if s.used and not s.cross and s.query == stream]
         if not sites or length < 2:
             continue
-        position = length // 2
+        real = list(range(length))
         if stream in schedule.shown:
             real = keep_in(run.modality, run.one, stream, length)[0].nonzero()[:, 0].tolist()
-            position = real[len(real) // 2]
-        heard: dict[int, set[int]] = {n: set() for n in sizes.values()}
-        heard[length] = {position}
-        for link in placed(run.modality, run.one, schedule).links:
+        heard: dict[int, dict[int, set[int]]] = {p: {length: {p}} for p in real}
+        for link in links:
             if link.source == stream and link.placed_BNM is not None:
-                heard[sizes[link.into]] |= set(link.placed_BNM[0, :, position].nonzero()[:, 0].tolist())
-        probes.append(Probe(sites[0], position, heard))
+                for p in real:
+                    places = set(link.placed_BNM[0, :, p].nonzero()[:, 0].tolist())
+                    heard[p][sizes[link.into]] = heard[p].get(sizes[link.into], set()) | places
+        probes.append(Probe(sites[0], heard))
     return probes
 
 
@@ -251,7 +252,9 @@ def study_several(run: Passes, study: Study, schedule: Schedule) -> Study:
         # written, it is always the last.
         named = [] if run.modality.mean.generates else [s for s in followed.shown if s != "queries"]
         counts = [int(keep_in(run.modality, run.one, s, followed.lengths[s])[0].sum()) for s in named]
-        leak = audit_streams(run, probes, {s.site for s in schedule.steps if s.cross}) if probes else Leak()
+        # What a head picked of one stream has the form of a stream with a single position.
+        cross, sizes = {s.site for s in schedule.steps if s.cross}, {*followed.lengths.values()} - {1}
+        leak = audit_streams(run, probes, cross, sizes) if probes else Leak()
         length = 1 if any(count < 2 for count in counts) else study.input_length
         main = slices(lengths(run.modality, run.one, followed)).get(run.modality.stream)  # a query may come after it
         study = replace(study, front=None if main is None else main.start)
@@ -275,5 +278,5 @@ def _windowed(run: Passes, study: Study) -> Study:
     alone[0, first[place]] = 1
     for stage in range(1, len(windows.sizes)):
         heard[windows.sizes[stage]] = set(windows.merged(alone, 0, stage)[0, :, 0].nonzero()[:, 0].tolist())
-    leak = audit_streams(run, [Probe(0, place, heard)], set())
+    leak = audit_streams(run, [Probe(0, {place: heard})], set(), {*heard})
     return replace(study, windows=windows, readout=Readout("mean"), leak=leak, notes=notes)

@@ -117,7 +117,7 @@ def patches_start(
 
 def _text_start(run: readouts.Passes, before_BHKD: Tensor, extra: int) -> int:
     """Return the first position that changes with the first token; further behind only where the model sorts."""
-    moved = moved_at(before_BHKD, first_values(partial(run.shifted, 0), run.names))
+    moved = moved_at(before_BHKD, first_values(partial(run.shifted, [0]), run.names))
     return min(*moved, extra) if moved else 0
 
 
@@ -195,7 +195,7 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
         readout = readouts.confirmed(run, readout, sites, extra, front)
     except CaptureError as error:
         return study.refused(_unread(schedule, sites) or error, extra=extra, front=front)
-    leak = leak_of(run, len(sites), real, read, extra)
+    leak = leak_of(run, len(sites), real, read, extra, front)
     if not modality.read.embeds:
         front = patches_start(run, first_BHKD, grid, readout)
         if front is None and readout.kind == "last":
@@ -214,11 +214,15 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
     if leak.found or in_order or modality.place.named_columns:
         elsewhere = misplaced_pieces(run)
         return study if elsewhere is None else study.refused(elsewhere)
-    elsewhere = misplaced(run, first_BHKD, front, grid, survey.reorders)
+    unlike = misplaced(run, first_BHKD, front, grid, survey.reorders)
     if survey.sorts:  # of another input, other positions
         modality.place.forget_places(one)
     # Where the positions depend on the content, the model's own tokens have no place among the units either.
-    return study if elsewhere is None else study.refused(elsewhere, front=None if survey.sorts else front)
+    return (
+        replace(study, notes=notes + unlike)
+        if isinstance(unlike, tuple)
+        else study.refused(unlike, front=None if survey.sorts else front)
+    )
 
 
 def _several_followed(
