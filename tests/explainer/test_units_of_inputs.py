@@ -180,14 +180,15 @@ def test_a_head_that_pools_is_the_same_however_it_is_written() -> None:
             np.testing.assert_allclose(other.scores, first.scores, atol=1e-5)
 
 
-def test_masks_are_of_tokens_where_attention_runs_over_something_else() -> None:
+def test_masks_are_of_tokens_where_weights_of_several_rows_read_them() -> None:
     model = seeded(lambda: Pooled(2))
     found = explained(model, CODES, "occlusion", replace=7)
     with torch.no_grad():
         variants = torch.where(torch.eye(5, dtype=torch.bool), 7, CODES)
         expected = (model(CODES) - model(variants))[:, CLASS]
-    assert found.units.labels == ("1", "2", "3", "4", "5")
-    np.testing.assert_allclose(found.scores, expected, atol=1e-5)
+    assert found.units.labels == ("1", "2", "3", "4", "5", "[query 0]", "[query 1]")
+    assert found.units.special == (False,) * 5 + (True,) * 2
+    np.testing.assert_allclose(found.scores, [*expected, 0, 0], atol=1e-5)
 
 
 class Marked(Blocks):

@@ -454,3 +454,33 @@ def test_a_leak_between_windows_is_found() -> None:
     block = model.swin.encoder.layers[0].blocks[1]
     block.register_forward_hook(lambda m, args, out: (out[0] + out[0].mean(1, keepdim=True), *out[1:]))
     assert wf.Explainer(model).audit(CASES["swin"].inputs()).found
+
+
+class Hops(nn.Module):
+    """The head reads two weighted means of the words (Lin et al. 2017), with weights written in one of four ways."""
+
+    def __init__(self, written: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.written, self.words, self.head = written, nn.Embedding(20, 8), nn.Linear(16, 3)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+        self.asks = nn.Parameter(torch.randn(2, 8))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.layer(self.words(ids))
+        scores = {
+            "queries": lambda: self.asks.expand(len(h), 2, 8) @ h.transpose(1, 2),
+            "matmul": lambda: self.asks @ h.transpose(1, 2),
+            "einsum": lambda: torch.einsum("qd,bnd->bqn", self.asks, h),
+            "linear": lambda: nn.functional.linear(h, self.asks).transpose(1, 2),
+        }[self.written]()
+        return self.head((scores.softmax(-1) @ h).flatten(1))
+
+
+@pytest.mark.parametrize("written", ["matmul", "einsum", "linear"])
+@pytest.mark.parametrize("method", ["attention_rollout", "generic_attention"])
+def test_several_rows_of_weights_are_queries_however_they_are_written(written: str, method: str) -> None:
+    inputs = {"ids": randint(1, 20, 1, 5)}
+    one, other = (wf.explain(Hops(how).eval(), inputs, method=method, target=0)[0] for how in (written, "queries"))
+    assert one.units.labels == other.units.labels and not one.warnings
+    close(one.scores, other.scores)

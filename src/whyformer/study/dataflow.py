@@ -195,8 +195,8 @@ class MarkingSurvey(Survey):
             self._first_BHKD = site.value_BHKD.detach()
         scores = self._marks.get(site.attention)
         query, key = self._fused or (scores.pair if scores is not None and scores.pair else (Ancestry(), Ancestry()))
-        if query.stream is None and key.stream is None and site.attention_BHQK.shape[2] == 1:
-            key = self._marks.get(site.value) or key  # one row of weights, marked by the user: keys are what it weighs
+        if query.stream is None and key.stream is None and site.attention_BHQK.shape[2] != site.attention_BHQK.shape[3]:
+            key = self._marks.get(site.value) or key  # weights of a few rows (a linear layer): keys are what they weigh
         if query.stream is None and (key.stream is not None or any(c.key.stream for c in self.calls)):
             query = replace(query, stream=QUERIES)  # asked by what the model brings itself
             key = key if key.stream is not None else replace(key, stream=QUERIES)
