@@ -199,7 +199,7 @@ def _predictions(run: Run) -> list[Target]:
     best_B = logits_BC.argmax(1).tolist()
     if run.batch.answers or run.modality.kind == "prompt":  # an answer as a whole is the only class
         return [Target(i, target.label) for i, target in zip(best_B, run.targets, strict=True)]
-    if run.modality.mean.objects and logits_BC.shape[1] > 1:
+    if run.modality.mean.outcome == "objects" and logits_BC.shape[1] > 1:
         return [_detected(run, logits_C) for logits_C in logits_BC]
     if run.modality.mean.either and logits_BC.shape[1] == 1:
         first, second = run.modality.mean.either

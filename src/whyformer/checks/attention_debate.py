@@ -122,7 +122,7 @@ def serrano_smith(
 
     def one(row: int) -> Erasure:
         run = exam.run(row)
-        if run.modality.mean.compares:
+        if run.modality.mean.outcome == "similarity":
             raise NotOffered(
                 "the model compares two inputs: a similarity is not a decision that can change. Use jain_wallace or "
                 "wiegreffe_pinter, which measure the change of the similarity."

@@ -102,7 +102,7 @@ def said_of(run: Run) -> Callable[[Tensor], Tensor]:
     if asks_each(run.modality, run.logits.shape[1]):
         index = run.targets[0].index
         return lambda logits_VC: _both(logits_VC.float()[:, [index]].sigmoid())
-    if not run.modality.mean.compares:
+    if run.modality.mean.outcome != "similarity":
         return probabilities
     # Scaled by a hundred, the sigmoid of a similarity is 1 whatever happens, so the share that is left of it counts:
     # (s - s∅) / (s(x) - s∅), with s∅ that of both inputs with every unit replaced.
@@ -121,7 +121,8 @@ def value_of_nothing(run: Run, replacement: Any = None) -> float:
 
 def column_of(run: Run) -> int:
     """The column of the explained class in what ``said_of`` returns."""
-    alone = run.logits.shape[1] == 1 or run.modality.mean.compares or asks_each(run.modality, run.logits.shape[1])
+    classes = run.logits.shape[1]
+    alone = classes == 1 or run.modality.mean.outcome == "similarity" or asks_each(run.modality, classes)
     return 1 if alone else run.targets[0].index
 
 

@@ -172,7 +172,7 @@ def class_dependence(exam: Exam) -> ClassDependence:
     """
     with exam.borrowing():
         logits = [exam.run(row).logits[0].clone() for row in range(exam.size)]
-    if exam.modality.mean.objects and not asks_each(exam.modality, len(logits[0])):
+    if exam.modality.mean.outcome == "objects" and not asks_each(exam.modality, len(logits[0])):
         logits = [logits_C[:-1] for logits_C in logits]  # the last class means: no object
     if logits[0].shape[0] < 2:
         raise NotOffered("the model has a single output: there is no other class to explain.")
@@ -342,7 +342,7 @@ def check(
 
 def _concerning(finding: Finding, exam: Exam) -> Finding:
     """Turn a warning about attention into a note if the method does not use attention alone."""
-    if finding.check in ABOUT_ATTENTION and exam.modality.mean.compares:
+    if finding.check in ABOUT_ATTENTION and exam.modality.mean.outcome == "similarity":
         finding = replace(finding, text=f"{finding.text} {IN_SHARES}")
     if finding.check not in ABOUT_ATTENTION or finding.level != "warning" or exam.method.needs == {"attention"}:
         return finding

@@ -198,7 +198,7 @@ class Exam:
     def scalar(self) -> str:
         """Log-odds order units as the probability does, and do not saturate; "logit" where the model has none."""
         regression = getattr(getattr(self.explainer.model, "config", None), "problem_type", None) == "regression"
-        if regression or self.modality.mean.compares:
+        if regression or self.modality.mean.outcome == "similarity":
             return "logit"
         with self.borrowing():
             first = self.session.run([0], alone=True)

@@ -281,7 +281,7 @@ def _one(
     shuffled = outputs_with(run, places, permuted(places, permutations, exam.seed))
     adversary = adversarial_attention(run, places, before[0], seed=exam.seed, track=exam.track, **settings)
     target = column_of(run)
-    scalar = "share" if run.modality.mean.compares else shown.scalar
+    scalar = "share" if run.modality.mean.outcome == "similarity" else shown.scalar
     maps = [m[units].cpu().numpy().astype(np.float32) for m in (attention_N, torch.stack(adversary.shown).mean(0))]
     values = float(before[0, target]), float(adversary.probability_C[target])
     original = shown.replace(scores=maps[0], value=values[0], method="attention", scalar=scalar)

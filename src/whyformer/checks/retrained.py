@@ -385,7 +385,7 @@ def _classes(reader: fine_tuning.ExampleRunner) -> tuple[dict[int, int], tuple[s
     run = reader.run(examples.train[:1])
     # Refuses windows, and attention that cannot be read. A query that pools the words is no stream of the input.
     run.record(multi_stream=run.multi_stream and set(run.stream_sizes) == {"queries", run.modality.stream})
-    if run.output.speaks or run.modality.mean.compares or run.modality.mean.objects:
+    if run.output.speaks or run.modality.mean.outcome != "classes":
         raise NotOffered(
             "copies are trained as classifiers, and this model generates tokens, compares inputs or detects objects: "
             "give a classifier with one label per input."

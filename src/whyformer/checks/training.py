@@ -429,7 +429,7 @@ def require_logits(run: Run) -> None:
 
 def _labels(games: Games, known: list[Any] | None) -> list[int]:
     run = games.runs[0]
-    if run.output.speaks or games.modality.mean.compares or games.modality.mean.objects or run.output.independent:
+    if run.output.speaks or games.modality.mean.outcome != "classes" or run.output.independent:
         raise NotOffered(
             "a surrogate is trained as a classifier with one label per input, and this model generates tokens, "
             "compares inputs, detects objects or is multi-label."

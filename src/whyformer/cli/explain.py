@@ -43,7 +43,7 @@ def pair(asked: CommandArguments) -> None:
         for text, row in zip(repeated(explained, asked.texts), results, strict=True)
     ]
     modality, batch, _ = explainer.prepare(raw)
-    image: str | None = getattr(modality, "image", None)
+    image: str | None = getattr(modality.read, "image", None)
     if image is None:  # a language model: results hold what it saw
         deliver(results, asked, titles=titles)
         return
@@ -189,7 +189,7 @@ def image(asked: CommandArguments) -> None:
     names = [path.name for path in asked.images or []] or [*faces]
     opened = [open_image(path) for path in asked.images or []] or [*faces.values()]
     explainer = asked.explainer("image")
-    if explainer.prepare(opened[:1])[0].mean.objects and asked.versus is None:
+    if explainer.prepare(opened[:1])[0].mean.outcome == "objects" and asked.versus is None:
         asked.settings["target"] = read.object_from(asked.target)
     explained = asked.explain(explainer, opened)
     seen = repeated(explained, seen_by(explainer, opened))

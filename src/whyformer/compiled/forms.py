@@ -194,7 +194,8 @@ class RecordedRun(Run):
         return
 
 
-WRITTEN = {"tensors", "keep_BN", "raw", "warnings", "encodings"}  # of a batch: to the graph, or beside the result
+# Fields of a batch that are written to the graph, or stand beside the result.
+WRITTEN = {"tensors", "keep_BN", "raw", "warnings", "encodings", "asked"}
 ON_THE_HOST = {"discard": (0, 0.0), "protect_special": (False,), "region": ("all", "row")}  # option -> what is not
 
 
@@ -358,7 +359,7 @@ def unsuited(question: Question, session: Session, contrast: bool | None) -> str
     if modality.mean.generates or says_tokens(session.model):
         return "language models are explained at a token that the text decides."
     rows = batch.positions or batch.answers or batch.trunks or batch.groups or batch.spans or batch.targets
-    if rows or batch.predictions or modality.read.opaque or modality.mean.compares or modality.mean.objects:
+    if rows or batch.predictions or modality.read.opaque or modality.mean.outcome != "classes":
         return "the explained output is determined on the host."
     if batch.constants or batch.reference_rows or modality.read.mixes_rows or modality.read.joint:
         return "inputs of several streams, with reference rows, or with other arguments are not recorded."

@@ -38,7 +38,7 @@ SAME = 0.5  # overlap (intersection over union) from which two boxes are of one 
 
 def asks_each(modality: Modality, classes: int) -> bool:
     """Return whether classes are independent (sigmoid), as in DETR's successors. DETR has a class "no object"."""
-    return modality.mean.objects and classes == getattr(modality.model.config, "num_labels", None)
+    return modality.mean.outcome == "objects" and classes == getattr(modality.model.config, "num_labels", None)
 
 
 class Queries:
@@ -224,7 +224,7 @@ class Games:
                 "several times in the means. Confidence intervals are over inputs, because explanations of one input "
                 "are not independent."
             )
-        said = [game.said for game in self._games.values()] if self.modality.mean.objects else []
+        said = [game.said for game in self._games.values()] if self.modality.mean.outcome == "objects" else []
         gone_N = np.concatenate([s[s[:, 2] < 1] for s in said]) if said else np.zeros((0, COLUMNS + 1))
         taken = int(gone_N[:, COLUMNS].sum())
         if taken:
@@ -319,7 +319,7 @@ class Games:
     def _can_share(self) -> bool:
         """Return whether variants of different inputs may share a batch: independent rows, and no cached prefix."""
         rows_apart = not (self.batch.reference_rows or self.modality.read.mixes_rows)
-        plain = not (self.modality.mean.objects or self.modality.read.opaque or self.modality.read.joint)
+        plain = not (self.modality.mean.outcome == "objects" or self.modality.read.opaque or self.modality.read.joint)
         return rows_apart and plain and not self.batch.answers and not says_tokens(self.modality.model)
 
     def _run_together(self, run: Run, asked: Mapping[int, Array]) -> None:
@@ -343,7 +343,7 @@ class Games:
         run, row = self.run_of(number)
         parts, variants = self.parts[number], self.variants(number)
         self._variants[number] = variants
-        queries = Queries(run, row) if self.modality.mean.objects else None
+        queries = Queries(run, row) if self.modality.mean.outcome == "objects" else None
         second = self.second_class(number) if self.runner_up else None
         columns = COLUMNS + (queries is not None or second is not None)
         store = None

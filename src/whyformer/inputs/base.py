@@ -53,6 +53,8 @@ class Read(ABC):
     example: Batch | None = None  # one input of the user's own tensors
     unscored: tuple[str, ...] = ()  # arguments that reach the answer and are not among its units
     pointers: tuple[str, ...] = ()  # arguments that may hold positions, which deleting units would move
+    generates = False  # the classes are tokens of a vocabulary
+    samples = 0  # sampled answers behind each value; 0: values have no sampling error
     opaque = False  # it is called from outside: it has no attention and no gradients
     mixes_rows = False  # the output for one input depends on others in the batch (SAINT)
     classes: tuple[str, ...] = ()  # names of the outputs, where the description of the inputs has them
@@ -383,11 +385,6 @@ class Mask:
         return []
 
     @property
-    def pointers(self) -> tuple[str, ...]:
-        """Arguments that may hold positions, which deleting units would move."""
-        return self.read.pointers
-
-    @property
     def replacements(self) -> tuple[str, ...]:
         """Baselines that are made of the input itself; the first is the default."""
         return ("zero",)
@@ -502,14 +499,12 @@ class Mask:
 class Mean:
     """What the output of the model is, and what of it is explained. Defaults fit one row of logits per input."""
 
-    samples = 0  # sampled answers behind each value; 0: values have no sampling error
-    compares = False  # its one "class" is the similarity of two inputs
-    objects = False  # a detector: one explanation per object that it detects
-    generates = False  # its classes are tokens of a vocabulary
+    outcome = "classes"  # or the "similarity" of two inputs, or "objects": one explanation for each that is detected
     positioned = ""  # the stream whose output position ``Batch.positions`` chooses
 
     def __init__(self, place: Place) -> None:
         self.read, self.place = place.read, place
+        self.generates, self.samples = place.read.generates, place.read.samples
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -560,6 +555,8 @@ class Modality:
 
     def __init__(self, read: Read, place: Place, mask: Mask, mean: Mean) -> None:
         self.read, self.place, self.mask, self.mean = read, place, mask, mean
+        self.model, self.processor = read.model, read.processor
+        self.kind, self.stream, self.main = read.kind, read.stream, read.main
 
     @staticmethod
     def of(
@@ -578,29 +575,6 @@ class Modality:
     def parts(self) -> tuple[type, ...]:
         """The classes of the four parts, which tell kinds of input apart."""
         return type(self.read), type(self.place), type(self.mask), type(self.mean)
-
-    @property
-    def model(self) -> nn.Module:
-        return self.read.model
-
-    @property
-    def processor(self) -> Any:
-        return self.read.processor
-
-    @property
-    def kind(self) -> str:
-        """The name by which a default method is chosen: "text", "image", "table", …; "" where it is not known."""
-        return self.read.kind
-
-    @property
-    def stream(self) -> str:
-        """What its units are called."""
-        return self.read.stream
-
-    @property
-    def main(self) -> str:
-        """The argument whose positions are the units."""
-        return self.read.main
 
     def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
         """Return the modality of one stream, and the batch as that modality reads it."""

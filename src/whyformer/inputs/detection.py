@@ -15,7 +15,7 @@ from whyformer.inputs.base import LearnedPositions, Mean, Modality, Read
 from whyformer.inputs.batch import Batch, shifted
 from whyformer.inputs.families import class_names
 from whyformer.inputs.image import ImageMask, ImagePlace, ImageRead
-from whyformer.inputs.multi_input import StreamsMask, StreamsRead
+from whyformer.inputs.multi_input import StreamsMask
 from whyformer.loan.borrow import borrowed, known_about
 from whyformer.results.types import Target, Units
 
@@ -27,13 +27,13 @@ PICKED = (
 )
 
 
-class DetectionRead(StreamsRead, ImageRead):
+class DetectionRead(ImageRead):
     """An image and a detector's object queries. The target is (query, class), a class, or a threshold.
 
     ``target=None`` explains every detection with a probability above 0.5, ``target=0.8`` every one above that.
     """
 
-    kind = "detector"
+    joint, kind = True, "detector"
 
     @property
     def asking(self) -> int:
@@ -92,7 +92,7 @@ class DetectionMask(StreamsMask, ImageMask):
 class DetectionMean(Mean):
     """Each detected object has an explanation."""
 
-    objects = True
+    outcome = "objects"
     positioned = "queries"
 
     def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:

@@ -91,16 +91,9 @@ class ImageRead(Read):
                 "takes it."
             ) from error
 
-    def _sides(self) -> tuple[int, int, int]:
-        """Return patches along the side of a token, pixels along the side of a patch, frames in a patch."""
-        vision = getattr(self.config, "vision_config", self.config)
-        sizes = {"spatial_merge_size": 1, "patch_size": 14, "temporal_patch_size": 1}
-        merged, patch, deep = (int(getattr(vision, name, usual)) for name, usual in sizes.items())
-        return merged, patch, deep
-
     def token_grid(self, size: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return rows and columns of one image's tokens, and of its pixels."""
-        merged, patch, _ = self._sides()
+        merged, patch, _ = sides(self.config)
         rows, columns = int(size[1]), int(size[2])
         return (rows // merged, columns // merged), (rows * patch, columns * patch)
 
@@ -109,7 +102,7 @@ class ImageRead(Read):
         pixels = one.tensors[PATCHES][0]
         if SIZES not in one.tensors:
             return pixels[None]
-        merged, patch, deep = self._sides()
+        merged, patch, deep = sides(self.config)
         time, rows, columns = one.tensors[SIZES][0].tolist()
         real = pixels[: time * rows * columns]
         split = real.view(time, rows // merged, columns // merged, merged, merged, -1, deep, patch, patch)
@@ -119,7 +112,7 @@ class ImageRead(Read):
         """(B, …) as the batch holds them, from (B, frames, channels, height, width) of inputs of one size."""
         if SIZES not in batch.tensors:
             return pixels[:, 0]
-        merged, patch, deep = self._sides()
+        merged, patch, deep = sides(self.config)
         inputs, count, channels, height, width = pixels.shape
         high, wide = height // patch // merged, width // patch // merged
         split = pixels.reshape(inputs, count // deep, deep, channels, high, merged, patch, wide, merged, patch)
@@ -425,6 +418,15 @@ def blurred(pixels: Tensor) -> Tensor:
 
 
 PATCHES, SIZES = "pixel_values", "image_grid_thw"  # (patches of all images, D); (images, 3) time, rows, columns
+
+
+def sides(config: Any) -> tuple[int, int, int]:
+    """Return patches along the side of a token, pixels along the side of a patch, frames in a patch."""
+    vision = getattr(config, "vision_config", config)
+    sizes = {"spatial_merge_size": 1, "patch_size": 14, "temporal_patch_size": 1}
+    given = [getattr(vision, name, usual) for name, usual in sizes.items()]
+    merged, patch, deep = (int(size[0] if isinstance(size, (list, tuple)) else size) for size in given)
+    return merged, patch, deep
 
 
 def are_packed(tensors: Any) -> bool:

@@ -30,7 +30,7 @@ from whyformer.inputs.image import (
     unpacked,
 )
 from whyformer.inputs.language import last_real
-from whyformer.inputs.multi_input import Answer, StreamsMask, StreamsRead, VectorInput, fitting, require_known
+from whyformer.inputs.multi_input import Answer, StreamsMask, VectorInput, fitting, require_known
 from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.inputs.text import TextInput, TextMask, TextMean, TextPlace, TextRead
 from whyformer.inputs.tokens import bare
@@ -41,13 +41,15 @@ from whyformer.targets import logits_of
 Pairs = list[tuple[Any, str]]
 
 
-class ImageTextRead(StreamsRead, TextRead):
+class ImageTextRead(TextRead):
     """An image (pixels, or vectors of its regions) and a text per input; units are tokens, and patches or boxes.
 
     Models combine them in three ways: as streams of their own (LXMERT, CLIP, BLIP), concatenated (VisualBERT, ViLT), or
     with image tokens at marked places of the text (LLaVA, Qwen2-VL). A model that generates an answer with a decoder
     (BLIP) is explained at each token of it.
     """
+
+    joint, kind = True, "streams"
 
     def __init__(self, model: nn.Module, processor: Any = None, image: str = "pixel_values") -> None:
         super().__init__(model, processor, main="input_ids")
@@ -57,6 +59,7 @@ class ImageTextRead(StreamsRead, TextRead):
         decoder = "decoder_input_ids" in self.parameters and not continues
         answers = decoder and callable(getattr(model, "generate", None))
         self.answer = Answer(model, processor) if answers else None
+        self.generates = answers or type(model).__name__.endswith("ForConditionalGeneration")
         self.text = TextInput(model, processor)
         self.images: Modality = (
             VectorInput(model, image, boxes=BOX_FEATURES[image])
@@ -273,9 +276,8 @@ class ImageTextMean(TextMean):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        model = self.read.model
-        self.compares = isinstance(getattr(model, "logit_scale", None), Tensor)
-        self.generates = self.read.answer is not None or type(model).__name__.endswith("ForConditionalGeneration")
+        if isinstance(getattr(self.read.model, "logit_scale", None), Tensor):
+            self.outcome = "similarity"
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         # BLIP's own generate reads the padding of its question, so questions are answered one by one.

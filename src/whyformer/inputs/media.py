@@ -13,7 +13,7 @@ from torch import Tensor
 from whyformer.errors import BadInput
 from whyformer.files import jpeg_uri
 from whyformer.inputs.families import is_media, is_video
-from whyformer.inputs.image import blurred, patch_index
+from whyformer.inputs.image import blurred, patch_index, sides
 from whyformer.inputs.stream_inputs import StreamInput, at_units
 from whyformer.shapes import Array
 
@@ -77,18 +77,9 @@ def tiles_of(tensors: Mapping[str, Tensor], config: Any, counts: Mapping[str, in
 Grids = list[tuple[Tensor, tuple[int, int]]]
 
 
-def _sides(config: Any) -> tuple[int, int, int]:
-    """Return patches along the side of a token, pixels along the side of a patch, frames in a patch."""
-    vision = getattr(config, "vision_config", config)
-    sizes = {"spatial_merge_size": 1, "patch_size": 14, "temporal_patch_size": 1}
-    given = [getattr(vision, name, usual) for name, usual in sizes.items()]
-    merged, patch, deep = (int(size[0] if isinstance(size, (list, tuple)) else size) for size in given)
-    return merged, patch, deep
-
-
 def _packed(numbers_PD: Tensor, sizes_K3: Tensor, config: Any) -> Grids | None:
     """Patches of all images end to end (Qwen-VL); those that become one token follow one another."""
-    merged, patch, deep = _sides(config)
+    merged, patch, deep = sides(config)
     counts = sizes_K3.prod(1).tolist()
     if numbers_PD.ndim != 2 or len(numbers_PD) != sum(counts) or numbers_PD.shape[1] % (deep * patch * patch):
         return None
@@ -103,7 +94,7 @@ def _packed(numbers_PD: Tensor, sizes_K3: Tensor, config: Any) -> Grids | None:
 def _placed(numbers_KPD: Tensor, places_KP2: Tensor, config: Any) -> Grids | None:
     """Patches with their column and row in the image, -1 for padding (Gemma 4)."""
     vision = getattr(config, "vision_config", config)
-    merged, patch = int(getattr(vision, "pooling_kernel_size", 1)), _sides(config)[1]
+    merged, patch = int(getattr(vision, "pooling_kernel_size", 1)), sides(config)[1]
     if numbers_KPD.ndim != 3 or numbers_KPD.shape[2] % (patch * patch):
         return None
     grids: Grids = []
@@ -124,7 +115,7 @@ def _dense(numbers: Tensor, tokens: int, config: Any) -> Grids | None:
         return None
     pictures = numbers.flatten(0, -4)
     if getattr(getattr(config, "vision_config", config), "patch_size", None) is not None:
-        patch = _sides(config)[1]  # the vision encoder does not read a rest smaller than a patch
+        patch = sides(config)[1]  # the vision encoder does not read a rest smaller than a patch
         pictures = pictures[..., : pictures.shape[-2] // patch * patch, : pictures.shape[-1] // patch * patch]
     each, rest = divmod(tokens, len(pictures))
     high, wide = pictures.shape[-2:]
@@ -241,7 +232,7 @@ def split_by_input(tensors: Mapping[str, Tensor], ids_BN: Tensor, config: Any) -
             continue
         own = {n: t for n, t in tensors.items() if is_media(n) and is_video(n) == (kind == "video")}
         tokens = (ids_BN == token).sum(1).tolist()
-        images = _images_of_rows(own, sizes, tokens, len(tensors[name]), _sides(config)[0])
+        images = _images_of_rows(own, sizes, tokens, len(tensors[name]), sides(config)[0])
         if images is None:
             raise BadInput(
                 f"{name} has shape {tuple(tensors[name].shape)}, and the texts hold {tokens} tokens for it: which "

@@ -76,12 +76,6 @@ class VectorMask(Mask):
 VectorInput = Modality.of(VectorRead, VectorPlace, VectorMask)
 
 
-class StreamsRead(Read):
-    """Several streams, none of which is the whole input. Abstract, a mixin."""
-
-    joint, kind = True, "streams"
-
-
 class StreamsMask(Mask):
     """Each stream is masked by its own modality. A mixin."""
 
@@ -137,7 +131,7 @@ def fitting(part: Mask, replacement: str | int) -> Any:
     return replacement if replacement in offered or not offered else offered[0]
 
 
-class SimilarityRead(StreamsRead, TextRead):
+class SimilarityRead(TextRead):
     """A pair of texts per input; units are the tokens of both, and the cosine of their two vectors is explained.
 
     The vector of a text is the model's own (``sentence_embedding``, ``text_embeds``), else the mean of its last hidden
@@ -146,7 +140,7 @@ class SimilarityRead(StreamsRead, TextRead):
     are named ``a_input_ids``, ``b_input_ids``, and so on.
     """
 
-    stream = "a"
+    joint, kind, stream = True, "streams", "a"
 
     def __init__(self, model: nn.Module, processor: Any = None) -> None:
         processor = processor if processor is not None else getattr(model, "tokenizer", None)
@@ -233,7 +227,7 @@ class SimilarityMask(StreamsMask, TextMask):
 class SimilarityMean(Mean):
     """The cosine of two vectors, or the sum over tokens of a of the largest cosine with a token of b."""
 
-    compares = True
+    outcome = "similarity"
 
     def scalar(self, scalar: str) -> str:
         if scalar not in {"logit", "centred", "cosine", "maxsim"}:
@@ -295,10 +289,10 @@ def _is_their_mean(vector_BD: Tensor, shares_BND: Tensor | None) -> bool:
     return bool((cosine > 1 - 1e-5).all())
 
 
-class Seq2SeqRead(StreamsRead, TextRead):
+class Seq2SeqRead(TextRead):
     """A source (text, sound, image) and a target; of a source alone, each token of the greedy answer is explained."""
 
-    stream = "source"
+    joint, kind, stream = True, "streams", "source"
 
     def __init__(
         self, model: nn.Module, processor: Any = None, source: str = "input_ids", target: str = "decoder_input_ids"
@@ -396,10 +390,6 @@ class Seq2SeqMean(Mean):
     """The next token of the target, where the model generates it."""
 
     read: Seq2SeqRead
-
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self.generates = self.read.generates
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         return self.read.answer.expanded(batch, target) if self.generates else (batch, target)

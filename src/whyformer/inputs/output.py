@@ -56,9 +56,9 @@ class Output:
         self.independent = problem == "multi_label_classification"
         # The prediction is one of the classes. A detector scores each box, and has one more class: no object.
         estimates = problem == "regression" or task_of(self.model).endswith(("ForRegression", "ForPrediction"))
-        self.chooses = not (estimates or modality.mean.objects or modality.kind == "prompt")
+        self.chooses = not (estimates or modality.mean.outcome == "objects" or modality.kind == "prompt")
         # What exclude each other are classes, whose logits have a mean that does not matter.
-        apart = self.independent or estimates or modality.mean.objects or bool(batch.spans)
+        apart = self.independent or estimates or modality.mean.outcome == "objects" or bool(batch.spans)
         self.scalar = "logit" if apart and scalar == "centred" else scalar
         if estimates and scalar in {"probability", "log_odds"}:
             raise NotOffered(f"scalar={scalar!r}: a regression model has no classes: use scalar='logit'.")
@@ -93,7 +93,7 @@ class Output:
                     logits = self._language_model(batch)
                 else:
                     output = self.modality.read.call(batch, **self.extra)
-                    if batch is self.batch and self.modality.mean.compares:
+                    if batch is self.batch and self.modality.mean.outcome == "similarity":
                         self.pairs = self.modality.mean.pairs(output, self.scalar)
                     its_own = self.modality.mean.logits(output, batch, self.scalar)
                     logits = self.row_per_input(output, batch) if its_own is None else its_own
@@ -127,7 +127,7 @@ class Output:
             require_forecast(batch, output)
         if logits.ndim < 2:
             logits = logits.reshape(-1, 1)
-        if batch.positions and not self.modality.mean.objects:
+        if batch.positions and self.modality.mean.outcome != "objects":
             if logits.ndim != 3 or logits.shape[1] != batch.real_BN.shape[1]:
                 raise BadInput(
                     f"Target(position={batch.positions[0]}): the model returns logits of shape {tuple(logits.shape)}, "
@@ -217,7 +217,7 @@ class Output:
     @cached_property
     def labels(self) -> dict[int, str]:
         """Names of the classes."""
-        if self.modality.mean.compares:
+        if self.modality.mean.outcome == "similarity":
             return {0: "similarity"}
         if self.choices:
             return dict(enumerate(self.batch.asked.decoding.choices))

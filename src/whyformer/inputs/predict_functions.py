@@ -80,7 +80,7 @@ class FunctionTextRead(PromptRead):
 
     def __init__(self, model: AskedFunction, processor: Any = None) -> None:
         super().__init__(model, processor)
-        self.classes = model.names
+        self.classes, self.samples = model.names, 0
 
     allowed = Read.allowed
 

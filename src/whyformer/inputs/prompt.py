@@ -291,12 +291,6 @@ class PromptMask(Mask):
 class PromptMean(Mean):
     """The probability of the answer."""
 
-    read: PromptRead
-
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self.samples = self.read.samples
-
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         """The answer is the target."""
         wanted = target if isinstance(target, list) else [target] * batch.size

@@ -49,9 +49,9 @@ class StreamInput(ABC):
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
         """(U,) the sum (or the largest) of one input's numbers over each unit of the stream."""
 
-    @abstractmethod
     def kept(self, row: int, numbers: Tensor) -> Tensor:
         """Return True at the numbers of one input that are not padding, in a shape that expands to theirs."""
+        return torch.ones_like(numbers, dtype=torch.bool)
 
     @property
     @abstractmethod
@@ -118,9 +118,6 @@ class Columns(StreamInput):
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
         of_units = numbers.reshape(self.positions.stop - self.positions.start, -1)
         return of_units.amax(1) if largest else of_units.sum(1)
-
-    def kept(self, row: int, numbers: Tensor) -> Tensor:
-        return torch.ones_like(numbers, dtype=torch.bool)
 
     def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
         return torch.zeros_like(numbers)

@@ -27,7 +27,7 @@ from whyformer.inputs.table_reference import (
     uniform_codes,
 )
 from whyformer.inputs.table_schema import Table
-from whyformer.inputs.units import GROUPS, Column, averaged, owners_of_columns, resampled
+from whyformer.inputs.units import GROUPS, Column, of_pool, owners_of_columns
 from whyformer.loan.borrow import known_about, module_names
 from whyformer.results.types import Record, Units
 from whyformer.shapes import Array
@@ -395,8 +395,7 @@ class TableMask(Mask):
         With a pool, means and resampled rows are taken from there.
         """
         if pool is not None:
-            owned = self.owners(units, one)
-            return resampled(owned, one, pool) if name == "resample" else averaged(owned, one, pool.batch)
+            return of_pool(name, self.owners(units, one), one, pool)
         self.require_replacement(name)
         if name == "zero":
             nothing = {"numerical": 0, "categorical": self.read.table.first_code}

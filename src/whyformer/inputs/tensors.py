@@ -28,7 +28,7 @@ from whyformer.inputs.batch import (
     shifted,
 )
 from whyformer.inputs.stream_inputs import Columns, Layout, StreamInput
-from whyformer.inputs.units import Column, assemble, averaged, owners_of_columns, pick, resampled
+from whyformer.inputs.units import Column, assemble, of_pool, owners_of_columns, pick
 from whyformer.loan.borrow import borrowed, known_about
 from whyformer.results.types import Units
 from whyformer.targets import logits_of
@@ -447,8 +447,7 @@ class TensorMask(Mask):
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
         """With a pool, the mean is that of its inputs, else that of the input's own vectors."""
         if pool is not None:
-            owned = self.owners(units, one)
-            return resampled(owned, one, pool) if name == "resample" else averaged(owned, one, pool.batch)
+            return of_pool(name, self.owners(units, one), one, pool)
         self.require_replacement(name)
         if name in {"zero", MEAN_VECTOR}:
             codes = ABSENT if name == MEAN_VECTOR else 0

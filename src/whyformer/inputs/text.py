@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.capture.lookups import ABSENT
-from whyformer.errors import BadInput, NotOffered, TooLong, shown
+from whyformer.errors import BadInput, NotOffered, TooLong, UnknownName, shown
 from whyformer.inputs import units as naming
-from whyformer.inputs.base import MEAN_VECTOR, Mean, Modality, with_added
+from whyformer.inputs.base import MEAN_VECTOR, Mask, Mean, Modality, Place, with_added
 from whyformer.inputs.batch import (
     Batch,
     Filling,
@@ -31,10 +31,11 @@ from whyformer.inputs.decoding import Decoding
 from whyformer.inputs.exchanges import ANSWER, Chars, answered, without_end
 from whyformer.inputs.families import continues_text, number_of
 from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings
-from whyformer.inputs.tokens import ROUNDING, TokenMask, TokenPlace, TokenRead, bare, padded, padding_effect
+from whyformer.inputs.tokens import ROUNDING, TokenRead, bare, padded, padding_effect
 from whyformer.loan.borrow import names_no_padding
 from whyformer.results.types import Units
 
+ONLY_TOKENS = ("bos", "eos", "pad")  # what is left of a text without words: the first of these that there is
 DELETED = (
     "sentences and ranges of a text are deleted by default, tokens and words are replaced in place (replace={!r}): "
     "scores of the two differ, also in sign."
@@ -190,10 +191,12 @@ class TextRead(TokenRead):
         return facts
 
 
-class TextPlace(TokenPlace):
-    """Tokens of a text."""
+class TextPlace(Place):
+    """Tokens of a text, which has as many positions as it needs."""
 
     read: TextRead
+    lengths_vary = True
+    padding_in_doubt = True
 
     def lengthened(self, tensors: dict[str, Tensor], extra: int) -> dict[str, Tensor]:
         if not any(name.endswith("mask") and "padding" not in name for name in tensors):
@@ -231,8 +234,55 @@ class TextPlace(TokenPlace):
         return with_added(batch.real_BN[:, :length], length, front, True)
 
 
-class TextMask(TokenMask):
+class TextMask(Mask):
     """Other tokens stand in place of masked ones; tokens may be hidden or deleted, too."""
+
+    read: TextRead
+    takes_token_ids = True
+
+    def only_token(self) -> int:
+        table = self.read.embedding()
+        for name in ONLY_TOKENS:
+            token = self.read.id_of(name)
+            if token is not None and (table is None or token < table.num_embeddings):
+                return token
+        whose = "the model's config" if self.read.processor is None else "the tokenizer"
+        raise NotOffered(
+            f"deleting every token leaves an empty input, and {whose} has no bos, eos or pad token to use instead: use "
+            f"{self.in_place()}."
+        )
+
+    def in_place(self) -> str:
+        names = [name for name in self.replacements if name in {"mask", "unk", "pad"}]
+        return " or ".join([*(f"replace={name!r}" for name in names), "replace=<token id>"])
+
+    def replacement_id(self, replacement: str | int) -> int:
+        if isinstance(replacement, int):
+            table = self.read.embedding()
+            if replacement < 0 or (table is not None and replacement >= table.num_embeddings):
+                known = "0 or more" if table is None else f"0 to {table.num_embeddings - 1}"
+                raise BadInput(f"token id {replacement}: the model has {known}.")
+            return replacement
+        token_id = self.read.id_of(replacement)
+        if token_id is None:
+            hint = "A token id (an integer) works too, and is needed where no tokenizer was given."
+            raise UnknownName("replacement", replacement, self.replacements, hint)
+        return token_id
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        known = [n for n in ("mask", "unk", "pad") if self.read.id_of(n) is not None]
+        hidden = ("attention_mask",) if any("mask" in p for p in self.read.parameters) else ()
+        if not known and self.looks_up((self.read.main,)):
+            known = [MEAN_VECTOR]
+        return (*known, *hidden, "delete") if self.read.pointers else (*known, "delete", *hidden)
+
+    def offered(self, segments: Any) -> tuple[str, ...]:
+        # A sentence of mask tokens is not a sentence: stretches of text are deleted by default.
+        known = self.replacements
+        if segments in ("token", "word") or self.read.pointers or "delete" not in known:
+            return known
+        return "delete", *(name for name in known if name != "delete")
 
     @property
     def default_baseline(self) -> str:
@@ -283,8 +333,6 @@ class TextMask(TokenMask):
         if batch.asked.decoding.span is True and units.role is not None:
             return [role != ANSWER for role in units.role]
         return [stream != "queries" for stream in units.stream]
-
-    takes_token_ids = True
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         unit = torch.full_like(one.tensors[self.read.main][0], -1, dtype=torch.long)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName, WhyformerError
-from whyformer.inputs.base import MEAN_VECTOR, Mask, Place, Read
+from whyformer.errors import BadInput, MissingProcessor, WhyformerError
+from whyformer.inputs.base import Read
 from whyformer.inputs.batch import Batch, on_host, with_columns
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.families import continues_text, is_rotary, number_of
@@ -100,9 +100,6 @@ def _measured_effect(read: Read, batch: Batch) -> float | None:
     coarse = alone.dtype not in {torch.float32, torch.float64}
     tolerance = 5e-2 * max(float(alone.abs().max()), 1e-6) if coarse else least_effect(alone)
     return float((beside - alone).abs().max()) / tolerance
-
-
-ONLY_TOKENS = ("bos", "eos", "pad")  # what is left of a text without words: the first of these that there is
 
 
 class TokenRead(Read):
@@ -245,60 +242,3 @@ class TokenRead(Read):
             tables = (module for module in modules_of(self.model) if isinstance(module, nn.Embedding))
             value = next((table.padding_idx for table in tables if table.padding_idx is not None), None)
         return None if value == NO_TOKEN else value
-
-
-class TokenPlace(Place):
-    """Each text has as many positions as it needs."""
-
-    lengths_vary = True
-    padding_in_doubt = True
-
-
-class TokenMask(Mask):
-    """Other ids stand in place of masked tokens."""
-
-    read: TokenRead
-
-    def only_token(self) -> int:
-        table = self.read.embedding()
-        for name in ONLY_TOKENS:
-            token = self.read.id_of(name)
-            if token is not None and (table is None or token < table.num_embeddings):
-                return token
-        whose = "the model's config" if self.read.processor is None else "the tokenizer"
-        raise NotOffered(
-            f"deleting every token leaves an empty input, and {whose} has no bos, eos or pad token to use instead: use "
-            f"{self.in_place()}."
-        )
-
-    def in_place(self) -> str:
-        names = [name for name in self.replacements if name in {"mask", "unk", "pad"}]
-        return " or ".join([*(f"replace={name!r}" for name in names), "replace=<token id>"])
-
-    def replacement_id(self, replacement: str | int) -> int:
-        if isinstance(replacement, int):
-            table = self.read.embedding()
-            if replacement < 0 or (table is not None and replacement >= table.num_embeddings):
-                known = "0 or more" if table is None else f"0 to {table.num_embeddings - 1}"
-                raise BadInput(f"token id {replacement}: the model has {known}.")
-            return replacement
-        token_id = self.read.id_of(replacement)
-        if token_id is None:
-            hint = "A token id (an integer) works too, and is needed where no tokenizer was given."
-            raise UnknownName("replacement", replacement, self.replacements, hint)
-        return token_id
-
-    @property
-    def replacements(self) -> tuple[str, ...]:
-        known = [n for n in ("mask", "unk", "pad") if self.read.id_of(n) is not None]
-        hidden = ("attention_mask",) if any("mask" in p for p in self.read.parameters) else ()
-        if not known and self.looks_up((self.read.main,)):
-            known = [MEAN_VECTOR]
-        return (*known, *hidden, "delete") if self.read.pointers else (*known, "delete", *hidden)
-
-    def offered(self, segments: Any) -> tuple[str, ...]:
-        # A sentence of mask tokens is not a sentence: stretches of text are deleted by default.
-        known = self.replacements
-        if segments in ("token", "word") or self.read.pointers or "delete" not in known:
-            return known
-        return "delete", *(name for name in known if name != "delete")

@@ -287,6 +287,11 @@ def resampled(names: Iterable[str], one: Batch, pool: SamplePool) -> list[Fillin
     return [{name: others[name][row][None] for name in names} for row in drawn_inputs(pool)]
 
 
+def of_pool(name: str, names: Iterable[str], one: Batch, pool: SamplePool) -> list[Filling]:
+    """Return the baseline "resample" or "mean" of a pool."""
+    return resampled(names, one, pool) if name == "resample" else averaged(names, one, pool.batch)
+
+
 def averaged(names: Iterable[str], one: Batch, pool: Batch) -> list[Filling]:
     """Return the mean of the pool's numbers, and the most frequent of its categories, at each place."""
     names = list(names)

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from whyformer.capture.roles import first_values
 from whyformer.errors import BadInput, MissingProcessor, WhyformerError
-from whyformer.inputs.base import Modality
+from whyformer.inputs.base import Modality, Read
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, required
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.stream_inputs import Layout, StreamInput
-from whyformer.inputs.tensors import TensorMask, TensorPlace, TensorRead
-from whyformer.inputs.units import Column, averaged, resampled
+from whyformer.inputs.tensors import TensorMask, TensorPlace
+from whyformer.inputs.units import Column, of_pool
 from whyformer.loan.borrow import borrowed, known_about, module_names
 from whyformer.results.types import Units
 
@@ -93,20 +93,8 @@ def blocks_of(tensor: Tensor, axes: Sequence[int], values_at: Callable[[Tensor],
     return blocks
 
 
-class BlockRead(TensorRead):
-    """One tensor of numbers per input; units are blocks of it, those that the model attends over where it does so."""
-
-    def __init__(self, model: nn.Module, processor: Any = None, main: str = "", example: Batch | None = None) -> None:
-        super().__init__(model, processor, example)
-        self.main = main or self.main
-
-    @property
-    def kind(self) -> str:
-        return self.stream
-
-
 class BlockPlace(TensorPlace):
-    """Blocks of one tensor. Abstract."""
+    """Blocks of one tensor, those that the model attends over where it does so. Abstract."""
 
     axes: tuple[int, ...] = (0,)  # of one input's tensor that are divided
 
@@ -138,6 +126,10 @@ class BlockPlace(TensorPlace):
     def divided_axes(self, batch: Batch) -> tuple[int, ...]:
         """Return the axes that are divided, of one input's tensor."""
         return tuple(axis for axis in self.axes if axis < batch.tensors[self.read.main].ndim - 1)
+
+    def averaged_axes(self, batch: Batch) -> tuple[int, ...]:
+        """Return the axes over which a mean is taken as the baseline."""
+        return self.divided_axes(batch)
 
     @abstractmethod
     def _own(self, batch: Batch) -> Blocks:
@@ -218,18 +210,11 @@ class BlockMask(TensorMask):
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
         """Return zeros, or the input's own mean over the axes that are divided, per channel or variable."""
         if pool is not None:
-            return (
-                resampled([self.read.main], one, pool)
-                if name == "resample"
-                else averaged([self.read.main], one, pool.batch)
-            )
+            return of_pool(name, [self.read.main], one, pool)
         self.require_replacement(name)
         tensor = one.tensors[self.read.main]
-        mean = tensor.mean([axis + 1 for axis in self._averaged(one)], keepdim=True)
+        mean = tensor.mean([axis + 1 for axis in self.place.averaged_axes(one)], keepdim=True)
         return [{self.read.main: (mean if name == "mean" else torch.zeros_like(mean)).expand_as(tensor)}]
-
-    def _averaged(self, batch: Batch) -> tuple[int, ...]:
-        return self.place.divided_axes(batch)
 
 
 class BlockNumbers(StreamInput):
@@ -244,18 +229,15 @@ class BlockNumbers(StreamInput):
         reduce = "amax" if largest else "sum"
         return scores.scatter_reduce(0, owner.flatten(), numbers.flatten(), reduce, include_self=False)
 
-    def kept(self, row: int, numbers: Tensor) -> Tensor:
-        return torch.ones_like(numbers, dtype=torch.bool)
 
-
-class VideoRead(BlockRead):
+class VideoRead(Read):
     """One video per input; units are blocks of frames, rows and columns (tubelets)."""
 
     stream = "video"
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "pixel_values") -> None:
-        super().__init__(model, processor, main)
-        self.stream = "video"
+        super().__init__(model, processor)
+        self.main = main
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
         if self.processor is None:
@@ -316,12 +298,10 @@ class VideoPlace(BlockPlace):
 VideoInput = Modality.of(VideoRead, VideoPlace, BlockMask)
 
 
-class SeriesRead(BlockRead):
+class SeriesRead(Read):
     """One series per input; units are blocks of time, of each variable where the model reads them apart."""
 
-    def __init__(self, model: nn.Module, processor: Any = None, main: str = SERIES) -> None:
-        super().__init__(model, processor, main)
-        self.stream = "series"
+    stream, main = "series", SERIES
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
         series = [torch.as_tensor(np.asarray(one, dtype=np.float32)) for one in raw]
@@ -337,6 +317,9 @@ class SeriesPlace(BlockPlace):
     """Blocks of time, of each variable where the model reads them apart."""
 
     axes = (0, 1)
+
+    def averaged_axes(self, batch: Batch) -> tuple[int, ...]:
+        return (0,)  # the mean of each variable over time
 
     def _own(self, batch: Batch) -> Blocks:
         shape = batch.tensors[self.read.main].shape[1:]
@@ -361,11 +344,4 @@ class SeriesPlace(BlockPlace):
         return replace(units, grid=(blocks.counts[1], blocks.counts[0]))
 
 
-class SeriesMask(BlockMask):
-    """The mean of each variable over time stands in place of masked blocks."""
-
-    def _averaged(self, batch: Batch) -> tuple[int, ...]:
-        return (0,)  # the mean of each variable over time
-
-
-SeriesInput = Modality.of(SeriesRead, SeriesPlace, SeriesMask)
+SeriesInput = Modality.of(SeriesRead, SeriesPlace, BlockMask)

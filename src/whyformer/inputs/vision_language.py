@@ -24,7 +24,7 @@ from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.decoding import Decoding
 from whyformer.inputs.exchanges import answered, without_end
 from whyformer.inputs.families import continues_text, is_media, is_video
-from whyformer.inputs.multi_input import StreamsMask, StreamsRead, fitting, require_known
+from whyformer.inputs.multi_input import StreamsMask, fitting, require_known
 from whyformer.inputs.scenes import Scene, open_video, scene_of, with_regions, without_media
 from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings
 from whyformer.inputs.text import TextInput, TextMask, TextMean, TextPlace, TextRead
@@ -51,7 +51,7 @@ def reads_images(model: nn.Module) -> bool:
     return continues_text(model) and hasattr(model, "get_image_features")
 
 
-class VisionLanguageRead(StreamsRead, TextRead):
+class VisionLanguageRead(TextRead):
     """A text with images and videos in it; units are its tokens, and pieces of the images.
 
     The vision encoder runs first, out of sight, and its result is handed to the language model: attention and relevance
@@ -59,7 +59,7 @@ class VisionLanguageRead(StreamsRead, TextRead):
     pixels, and gradients are taken at them.
     """
 
-    kind, stream = "language", "text"
+    joint, kind = True, "language"
 
     def __init__(self, model: nn.Module, processor: Any = None) -> None:
         super().__init__(model, processor)

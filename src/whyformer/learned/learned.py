@@ -372,9 +372,9 @@ def refuse(modality: Modality) -> None:
     reason = ""
     if modality.read.opaque:
         reason = "the model can only be called from outside (a function, a server), and features are read inside it"
-    elif modality.read.joint or modality.mean.compares:
+    elif modality.read.joint:
         reason = "the model has several streams of input, and features are those of one"
-    elif modality.mean.objects:
+    elif modality.mean.outcome == "objects":
         reason = "a detector has one explanation per object, and features are those of one output"
     elif modality.read.mixes_rows:
         reason = "rows of this table attend to each other, and features are those of one row"

@@ -227,7 +227,7 @@ class ScoredBatch:
                 said_BN[row, places] = (sizes / sizes.sum()).to(said_BN.device)
             return said_BN
         chosen = [tuple(p for p in span if p is not None) for span in self.batch.spans]
-        chosen = chosen or [(p,) for p in self.batch.positions if not self.modality.mean.objects]
+        chosen = chosen or [(p,) for p in self.batch.positions if self.modality.mean.outcome != "objects"]
         if chosen:  # the target chooses the rows
             own_BN = self.keep_BN.cumsum(1) - 1 - (0 if self.front is None else self.front)
             rows = zip(own_BN, chosen, strict=True)

@@ -199,7 +199,7 @@ class Session:
         if isinstance(target, list) and len(target) != source.size:
             raise BadInput(f"targets: {len(target)}, inputs: {source.size}. Give one target, or one per input.")
         aims = target if isinstance(target, list) else [target]
-        if not source.modality.mean.objects and any(
+        if source.modality.mean.outcome != "objects" and any(
             isinstance(aim, float) for aim in aims
         ):  # a threshold of detections
             raise not_allowed("target", target, AIMS)

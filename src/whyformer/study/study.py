@@ -141,7 +141,7 @@ def study_one(modality: Modality, one: Batch) -> Study:
     gated = run.modality.read.embeds and 0 < survey.pooled < len(survey.calls)
     if survey.decides:  # for all inputs of a batch at once, perhaps
         known_about(modality.model)[MIXES] = True
-    single = not (modality.mean.compares or modality.read.joint)  # a model may encode two texts one after the other
+    single = not modality.read.joint  # a model may encode two texts one after the other
     by_content = single and (gated or survey.gates or survey.decides or survey.sorts)
     if by_content:
         known_about(modality.model)[BY_CONTENT] = True

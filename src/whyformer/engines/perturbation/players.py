@@ -155,7 +155,7 @@ def absent_player(run: Run, replace: Any) -> Any:
     """What stands for an absent player: what was asked for, or the first that may be put in several places at once."""
     if replace is not None:
         return run.modality.mask.replacement(replace)
-    if run.modality.mask.pointers:
+    if run.modality.read.pointers:
         return default_replacement(run.modality, run.batch)
     masked = any("mask" in name for name in run.batch.tensors)
     for name in run.modality.mask.offered(run.batch.asked.segments):

@@ -62,7 +62,7 @@ class Variants(ABC):
         It is the name that was asked for, unless every stream took one and the same other.
         """
         remarks = baseline_remarks(run.modality, replacement, by_default)
-        if run.modality.mask.pointers or not isinstance(replacement, (str, int)):
+        if run.modality.read.pointers or not isinstance(replacement, (str, int)):
             return replacement, remarks
         taken: dict[str, str | int] = {run.modality.stream: replacement}
         if run.modality.read.joint or run.multi_stream:
@@ -282,7 +282,7 @@ def default_replacement(modality: Modality, batch: Batch) -> str:
             "nothing is known that could stand for an absent part of this input, so perturbation metrics cannot be "
             "computed. For token ids without a tokenizer pass replace=<token id>."
         )
-    pointers = modality.mask.pointers
+    pointers = modality.read.pointers
     if known[0] == "delete" and pointers:
         raise NotOffered(
             f"{listed(pointers, 'and')} may hold positions in the text, which deleting tokens would move, and "
@@ -294,9 +294,9 @@ def default_replacement(modality: Modality, batch: Batch) -> str:
 
 def baseline_remarks(modality: Modality, replacement: str | int, by_default: bool) -> list[str]:
     """What a masked unit holds, and what deleting tokens does, or would do, to arguments that may hold positions."""
-    if not modality.mask.pointers:
+    if not modality.read.pointers:
         return list(modality.mask.about_baseline(replacement)) if by_default else []
-    names = listed(modality.mask.pointers, "and")
+    names = listed(modality.read.pointers, "and")
     if replacement == "delete":
         return [
             f"{names} may hold positions in the text: where a token before such a position was deleted, it is that of "
