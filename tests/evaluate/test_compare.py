@@ -32,7 +32,7 @@ from whyformer.evaluate.comparison import (
     top_overlap,
 )
 from whyformer.evaluate.games import games_of
-from whyformer.evaluate.metrics.faithfulness import sets_away
+from whyformer.evaluate.metrics.f_fidelity import drawn_away
 from whyformer.evidence import ENOUGH, interval, spread
 
 TEXTS = ["a witty, seductive movie", "This is so boring", "I like it", "no movement, not much of anything"]
@@ -154,7 +154,7 @@ def test_images_with_masks_and_boxes() -> None:
     assert size is not None
     mask = np.zeros(size)
     mask[: size[0] // 2] = 1
-    metrics = ["pointing_game", "relevance_mass", "mean_average_precision", "completeness"]
+    metrics = ["pointing_game", "relevance_mass", "iou_otsu", "mean_average_precision", "completeness"]
     given = [mask, mask[::2, ::2]], [[(0, 0, 1, 0.5)], [(0, 0, size[1], size[0] // 2)]]
     found = [wf.compare(model, inputs, method=["grad_cam", "occlusion"], metric=metrics, masks=m) for m in given]
     assert str(found[0].values) == str(found[1].values)
@@ -186,7 +186,9 @@ def test_draws_are_shared_by_methods_and_not_by_inputs() -> None:
     with games_of(explainer(), texts) as games:
         first, again, other = (OneInput(games, number, Annotations(None, None), "logit") for number in (0, 0, 1))
         scores = np.arange(len(first.parts), dtype=float)
-        drawn = [sets_away(one.trial(scores, False)) for one in (first, again, other)]
+        drawn = [
+            drawn_away(one.trial(scores, False), inside=True, alpha=1.0, beta=0.4) for one in (first, again, other)
+        ]
     assert len(first.parts) == len(other.parts)
     assert (drawn[0] == drawn[1]).all() and (drawn[0] != drawn[2]).any()
 
@@ -282,10 +284,10 @@ def test_leaders_and_their_lead_are_those_of_the_values() -> None:
 
 
 def test_metrics_that_disagree_are_named_with_what_they_put_first() -> None:
-    one, other = Leader("comprehensiveness", "a", 0, 0, 0), Leader("single_deletion", "a", 0, 0, 0)
-    assert said([one, other]) == "comprehensiveness and single deletion rank a first."
+    one, other = Leader("comprehensiveness", "a", 0, 0, 0), Leader("f_fidelity_plus", "a", 0, 0, 0)
+    assert said([one, other]) == "comprehensiveness and f fidelity plus rank a first."
     told = said([one, other, Leader("saco", "b", 0.2, 0.1, 0.3)])
-    assert told.startswith("Metrics disagree: comprehensiveness and single deletion rank a first; saco ranks b first")
+    assert told.startswith("Metrics disagree: comprehensiveness and f fidelity plus rank a first; saco ranks b first")
     assert ", ahead of a by +0.200 (95 % CI +0.100 to +0.300)." in told and told.endswith("By mean rank a comes first.")
     for low, high, gain in ((-0.1, 0.3, 0.2), (0.00001, 0.0003, 0.0002)):  # not significant, or too small to be shown
         assert "saco ranks b first, tied with a." in said([one, Leader("saco", "b", gain, low, high)])

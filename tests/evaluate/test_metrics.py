@@ -16,6 +16,7 @@ from tests.references import metrics as references
 from tests.references.metrics.twin import Facts, MetricTwin
 from whyformer.engines.perturbation.players import random_sets
 from whyformer.evaluate.candidate import Trial
+from whyformer.evaluate.metrics.f_fidelity import random_numbers
 from whyformer.evaluate.metrics.faithfulness import squared_error
 from whyformer.results.types import Explanation, Target, Units
 
@@ -85,6 +86,21 @@ def test_saco_weighs_each_pair_of_groups_by_how_far_their_scores_differ() -> Non
     assert value("saco", Trial(np.array([4.0, 3, 2, 1]), sure), groups=4) == 0, (
         "a model that minds nothing praises no one"
     )
+
+
+def test_f_fidelity_takes_no_more_than_its_bound() -> None:
+    trial = Trial(np.array([4.0, 3, 2, 1]), linear(np.array([4.0, 3, 2, 1]), bias=0))
+    how: dict[str, Any] = {"sizes": (0.5,), "value": "logit"}
+    assert value("f_fidelity_plus", trial, alpha=1.0, beta=0.5, **how) == pytest.approx(4 + 3)
+    assert value("f_fidelity_minus", trial, alpha=1.0, beta=0.5, **how) == pytest.approx(2 + 1)
+    one_of_two = value("f_fidelity_plus", trial, alpha=1.0, beta=0.25, samples=400, **how)
+    assert 3 < one_of_two < 4 and one_of_two == pytest.approx(3.5, abs=0.1)
+    assert value("f_fidelity_plus", trial, alpha=0.5, beta=0.5, samples=400, **how) == pytest.approx(3.5, abs=0.1)
+    everything = {"sizes": (0.5, 1.0), "value": "logit"}  # outside of which nothing is left to be removed
+    assert value("f_fidelity_minus", trial, alpha=1.0, beta=0.5, **everything) == pytest.approx(2 + 1)
+    assert np.isnan(value("f_fidelity_minus", Trial(np.ones(1), linear(np.ones(1), bias=0)), sizes=(0.5,)))
+    surrogate = Trial(trial.scores_P, trial.game, surrogate=linear(np.array([1.0, 1, 0, 0]), bias=0))
+    assert value("f_fidelity_plus", surrogate, alpha=1.0, beta=0.5, **how) == pytest.approx(2)
 
 
 def test_single_deletion_ranks_scores_as_the_falls_of_the_copy() -> None:
@@ -157,6 +173,7 @@ def judged(grid: tuple[int, int], seed: int, signed: bool) -> tuple[Trial, Facts
         signed=signed,
         says={"probability": predict(game), "logit": predict(game, 1), "decides": predict(game, 2)},
         drawn=lambda share: [set(np.flatnonzero(row).tolist()) for row in random_sets(parts, 50, share, 3)],
+        uniform=lambda draws: random_numbers(parts, draws, 3).tolist(),
         value=game.whole("logit"),
         base=base,
         again=lambda draw, radius: again(draw, radius).tolist(),

@@ -386,7 +386,7 @@ def masked_surrogate(
     seed: Seed = 0,
     progress: bool | None = None,
 ) -> MaskedSurrogate:
-    """Fine-tune a copy of a classifier on randomly masked inputs (Zheng et al. 2025), for ``single_deletion`` (IDSDS).
+    """Fine-tune a copy of a classifier on randomly masked inputs, for F-Fidelity (Zheng et al. 2025) and IDSDS.
 
     The copy is trained with cross-entropy and Adam on every example and ``draws`` variants of it, with up to a share
     ``beta`` of the features masked. labels: one per input, names or numbers; None uses the model's own predictions as

@@ -72,7 +72,8 @@ def compare(
     metric: names, or {name: options}; None is a default set, with plausibility where ``rationales`` are given (one per
     input: a number per token or word, or character ranges) and localisation where ``masks`` are (one per image:
     height × width, or boxes). surrogate: a copy fine-tuned on masked inputs (``wf.masked_surrogate``), for
-    single_deletion. (prompt, answer) is evaluated by the log-probability of the answer.
+    f_fidelity_plus, f_fidelity_minus and single_deletion. (prompt, answer) is evaluated by the log-probability of the
+    answer.
 
     Misleads when: there are few inputs (see the confidence intervals), or inputs with masked features are unlike the
     training data: repeat with another ``replace`` and check that the order stays.
@@ -283,8 +284,8 @@ def _warnings(
     plain = [m.name for m, _ in judged if m.on_surrogate and marks.surrogate is None]
     if plain:
         warnings.append(
-            f"{' and '.join(plain)}: measured on the original model, without the fine-tuning on masked inputs of the "
-            "paper. To fine-tune a copy, use wf.masked_surrogate and pass it as surrogate=…."
+            f"{' and '.join(plain)}: measured on the original model, without the fine-tuning on masked inputs of their "
+            "papers. To fine-tune a copy, use wf.masked_surrogate and pass it as surrogate=…."
         )
     warnings += games.warnings()
     flat = sum((np.ptp(s, axis=1) == 0).astype(int) for s in scores if s.shape[1] > 1)

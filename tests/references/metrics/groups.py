@@ -1,11 +1,12 @@
-"""SaCo (Wu et al. 2024) and IDSDS (Hesse et al. 2024), one variant at a time."""
+"""SaCo (Wu et al. 2024), F-Fidelity (Zheng et al. 2025) and IDSDS (Hesse et al. 2024), one variant at a time."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from tests.references.metrics.twin import MetricTwin, Predict
+from tests.references.metrics.twin import Facts, MetricTwin, Predict
 
 
 def by_score(scores: Sequence[float]) -> list[int]:
@@ -34,6 +35,29 @@ def saco(predict: Predict, scores: Sequence[float], groups: int) -> float:
     return faithful / total if total else math.nan
 
 
+def f_fidelity(
+    facts: Facts,
+    plus: bool,
+    alpha: float = 0.5,
+    beta: float = 0.1,
+    sizes: Sequence[float] = (0.1, 0.3, 0.5, 0.7, 0.9),
+    samples: int = 10,
+    value: str = "probability",
+) -> float:
+    order, predict = by_score(facts.scores), facts.says[value]
+    everything, falls = set(order), []
+    for share in sizes:
+        size = math.ceil(round(share * len(order), 9))
+        pool = order[:size] if plus else order[size:]
+        if not pool:  # nothing is outside of all parts
+            continue
+        most = min(math.ceil(round(alpha * len(pool), 9)), math.ceil(round(beta * len(order), 9)))
+        for numbers in facts.uniform(samples):
+            gone = set(sorted(pool, key=lambda i: numbers[i])[:most])
+            falls.append(predict(everything) - predict(everything - gone))
+    return sum(falls) / len(falls) if falls else math.nan
+
+
 def ranks(values: Sequence[float]) -> list[float]:
     """1 for the smallest; equal values share the mean of their ranks."""
     return [sum(v < value for v in values) + (1 + sum(v == value for v in values)) / 2 for value in values]
@@ -49,6 +73,7 @@ def single_deletion(predict: Predict, scores: Sequence[float]) -> float:
     return together / math.prod(alone) if all(alone) else math.nan
 
 
+CHOICES: list[dict[str, Any]] = [{}, {"alpha": 1.0, "beta": 0.5, "sizes": (0.4,)}, {"samples": 3, "value": "logit"}]
 TWINS = {
     "saco": MetricTwin(
         lambda facts, groups=10, value="probability": saco(facts.says[value], facts.scores, groups),
@@ -61,4 +86,6 @@ TWINS = {
         [{}, {"value": "logit"}],
         {"abs": 1e-9},
     ),
+    "f_fidelity_plus": MetricTwin(lambda facts, **how: f_fidelity(facts, True, **how), CHOICES, {"abs": 1e-9}),
+    "f_fidelity_minus": MetricTwin(lambda facts, **how: f_fidelity(facts, False, **how), CHOICES, {"abs": 1e-9}),
 }

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
+
+import numpy as np
 
 from tests.references.metrics.twin import Facts, MetricTwin, Pixel
 
@@ -45,6 +48,32 @@ def relevance_mass(facts: Facts) -> float:
     return sum(values[pixel] for pixel in facts.object) / total if total else math.nan
 
 
+def otsu(values: list[float], levels: int = 256) -> float:
+    """The border between two bins with the largest variance between what lies below and above."""
+    edges = np.linspace(min(values), max(values), levels + 1).tolist()
+    centres = [(a + b) / 2 for a, b in pairwise(edges)]
+    bins = [min(sum(edge <= v for edge in edges) - 1, levels - 1) for v in values]
+    best, threshold = -1.0, 0.0
+    for cut in range(1, levels):
+        below = [centres[b] for b in bins if b < cut]
+        above = [centres[b] for b in bins if b >= cut]
+        apart = sum(below) / len(below) - sum(above) / len(above)
+        between = len(below) * len(above) * apart**2
+        if between > best + 1e-12 * abs(best):  # of equal ones the first
+            best, threshold = between, edges[cut]
+    return threshold
+
+
+def iou_otsu(facts: Facts) -> float:
+    values = heat(facts)
+    if len(set(values.values())) == 1:
+        bright = set(values)
+    else:
+        threshold = otsu(list(values.values()))
+        bright = {pixel for pixel, value in values.items() if value > threshold}
+    return len(bright & facts.object) / len(bright | facts.object)
+
+
 def mean_average_precision(facts: Facts) -> float:
     """Σ_n (R_n - R_{n-1}) P_n, one threshold after the other."""
     values = heat(facts)
@@ -60,5 +89,6 @@ def mean_average_precision(facts: Facts) -> float:
 TWINS = {
     "pointing_game": MetricTwin(pointing_game, [{}, {"tolerance": 2}]),
     "relevance_mass": MetricTwin(relevance_mass),
+    "iou_otsu": MetricTwin(iou_otsu),
     "mean_average_precision": MetricTwin(mean_average_precision),
 }

@@ -22,6 +22,7 @@ class Facts:
     signed: bool
     says: Mapping[str, Predict]  # "probability", "logit", "decides": when only these parts are there
     drawn: Callable[[float | None], list[set[int]]]  # the random sets that go, of this share of the parts
+    uniform: Callable[[int], list[list[float]]]  # so many draws of a number from 0 to 1 for every part
     value: float  # what the method explained
     base: float | None  # and its value at the method's own background
     again: Callable[[int, float], list[float]]  # (draw, radius): scores of the input with a little noise

@@ -236,31 +236,6 @@ def ranked_truthfulness(trial: Trial, *, value: Value = "probability") -> float:
 
 
 @perturbation(
-    paper="Hesse, Schaub-Meyer & Roth 2024 (IDSDS, NeurIPS), arXiv:2407.11910",
-    higher_is_better=True,
-    cost_text="(features + 1) forwards",
-    masks=lambda trial, **options: leave_one_out(len(trial.scores_P)),
-    ceiling="leave_one_out",
-    on_surrogate=True,
-)
-def single_deletion(trial: Trial, *, value: Value = "probability") -> float:
-    """Rank correlation of the scores with the falls of the prediction when one feature alone is masked.
-
-    Spearman_i(w_i, p(x) - p(x without i)), from -1 to 1; 0 is chance; higher is better. NaN where all scores or all
-    falls are equal. p is the model's own, unless ``compare(surrogate=…)`` is a copy that was fine-tuned on masked
-    inputs (``wf.masked_surrogate``): to it they are not unusual.
-
-    Misleads when: features are redundant: only one is masked at a time. Without a copy, leave-one-out scores are best
-    by construction.
-    """
-    # NOTE[DIFF] the paper uses the logit (value="logit"), and scores of the copy: compare(copy.model, …).
-    falls_P = (trial.surrogate or trial.game).drops(value)
-    if np.ptp(trial.scores_P) == 0 or np.ptp(falls_P) == 0:
-        return float("nan")
-    return float(spearmanr(trial.scores_P, falls_P).statistic)
-
-
-@perturbation(
     paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365",
     higher_is_better=False,
     cost_text="1 forward",

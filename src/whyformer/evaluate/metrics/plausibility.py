@@ -102,6 +102,9 @@ def iou_f1(trial: Trial, *, share: Share | None = None, threshold: Share = 0.5) 
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
+LEVELS = 256  # bins of the histogram that Otsu's threshold is found in
+
+
 @localisation(paper="Zhang et al. 2016, arXiv:1608.00507")
 def pointing_game(trial: Trial, *, tolerance: Annotated[int, Limits(0, 10**6)] = 0) -> float:
     """1 if the maximum of the map lies on the object, else 0; the mean over inputs is the hit rate.
@@ -147,6 +150,32 @@ def mean_average_precision(trial: Trial) -> float:
         return float("nan")
     precision, recall = precision_recall(trial.heat().ravel(), trial.region.ravel())
     return float((np.diff(recall, prepend=0.0) * precision).sum())
+
+
+def otsu(values: Array) -> float:
+    """Return Otsu's threshold: it splits the values into two groups with the largest variance between them."""
+    counts, edges = np.histogram(values, bins=LEVELS)
+    centres = (edges[1:] + edges[:-1]) / 2
+    below = np.cumsum(counts)[:-1]
+    above = counts.sum() - below
+    mean_below = np.cumsum(counts * centres)[:-1] / np.maximum(below, 1)
+    mean_above = ((counts * centres).sum() - np.cumsum(counts * centres)[:-1]) / np.maximum(above, 1)
+    return float(edges[1:-1][int(np.argmax(below * above * (mean_below - mean_above) ** 2))])
+
+
+@localisation(paper="threshold: Otsu 1979, doi:10.1109/TSMC.1979.4310076")
+def iou_otsu(trial: Trial) -> float:
+    """Intersection over union of the object with the region of the map above Otsu's threshold.
+
+    Negative scores count as 0, also where the threshold is computed. Higher is better.
+
+    Misleads when: a map has several levels or a single peak: Otsu's threshold always splits it into two groups.
+    """
+    if trial.region is None or not trial.region.any():
+        return float("nan")
+    heat = trial.heat()
+    bright = heat > otsu(heat) if np.ptp(heat) > 0 else np.ones_like(heat, dtype=bool)
+    return float((bright & trial.region).sum() / (bright | trial.region).sum())
 
 
 @metric(
