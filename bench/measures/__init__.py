@@ -1,1 +1,1 @@
-"""Public benchmarks of explanations: XAI-Units, HateXplain in ERASER form, games of shapiq."""
+"""Public benchmarks of explanations: XAI-Units, HateXplain in ERASER form."""

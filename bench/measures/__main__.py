@@ -1,12 +1,11 @@
 r"""Public benchmarks of explanations, by one command: whyformer's methods beside those of others.
 
     python -m bench.measures --data sets --model MINILM --out rows.jsonl    # all parts
-    python -m bench.measures --data sets --part hatexplain --part shapiq_games --out rows.jsonl    # some of them
+    python -m bench.measures --data sets --part hatexplain --out rows.jsonl    # one of them
     python -m bench.measures --report docs/reports/public_measures.jsonl    # the tables of public_measures.md
 
 git clones sets into --data, unless they are there (sets.py names licences). MINILM is a folder with the encoder of
-all-MiniLM-L6-v2, which is fine-tuned on HateXplain first. xai_units* need captum 0.7.0 and sympy, shapiq_games needs
-shapiq 1.4.1.
+all-MiniLM-L6-v2, which is fine-tuned on HateXplain first. xai_units* need captum 0.7.0 and sympy.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from pathlib import Path
 
 import torch
 
-from bench.measures import games, posts, xai_units
+from bench.measures import posts, xai_units
 from bench.measures.report import Row, report
 
-PARTS = ("xai_units", "xai_units_trained", "hatexplain", "shapiq_games")
+PARTS = ("xai_units", "xai_units_trained", "hatexplain")
 
 
 def rows_of(part: str, given: argparse.Namespace) -> Iterator[Row]:
@@ -30,8 +29,6 @@ def rows_of(part: str, given: argparse.Namespace) -> Iterator[Row]:
         return xai_units.rows_of(given.data, given.inputs or 50, given.seeds)
     if part == "xai_units_trained":
         return xai_units.rows_of(given.data, given.inputs or 20, given.seeds, trained=True)
-    if part == "shapiq_games":
-        return games.rows_of(given.inputs or 3, given.seeds)
     if given.model is None:
         raise SystemExit("hatexplain needs --model, a folder of an encoder in the format of transformers.")
     return posts.rows_of(given.data, given.model, given.inputs or 100)
@@ -42,8 +39,8 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS, action="append", help="only this one; may be given several times")
     parser.add_argument("--data", type=Path, default=Path("sets"), help="where files of the sets are, or are written")
     parser.add_argument("--model", type=Path, help="an encoder, to fine-tune for hatexplain")
-    parser.add_argument("--inputs", type=int, help="rows of a unit, posts, rows of a game")
-    parser.add_argument("--seeds", type=int, default=5, help="of XAI-Units' data and of sampled Shapley values")
+    parser.add_argument("--inputs", type=int, help="rows of a unit, or posts")
+    parser.add_argument("--seeds", type=int, default=5, help="of XAI-Units' data")
     parser.add_argument("--out", type=Path, help="lines are added to this file")
     parser.add_argument("--report", type=Path, nargs="+", default=[], help="print the tables of these files")
     given = parser.parse_args()

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from bench.measures.eraser import iou_f1
-from bench.measures.games import PAIR
 from whyformer.evidence import interval
 from whyformer.shapes import Array
 
@@ -78,29 +77,11 @@ def posts_table(rows: list[Row]) -> str:
     return "\n\n".join([table(head, lines), *right, *pairs])
 
 
-def games_table(rows: list[Row]) -> str:
-    """Relative errors against exact values, by estimator and game: a table per budget, and one of pairs."""
-    games = list(dict.fromkeys(row["game"] for row in rows))
-    shown = []
-    for budget in (*sorted({row["budget"] for row in rows if row["index"] != PAIR}), PAIR):
-        chosen = [row for row in rows if (PAIR if row["index"] == PAIR else row["budget"]) == budget]
-        errors = {(row["by"], row["method"], row["game"]): bounded(row["errors"]) for row in chosen}
-        lines = [
-            [f"{by}: {method}", *(errors.get((by, method, game), "") for game in games)]
-            for by, method in dict.fromkeys(key[:2] for key in errors)
-        ]
-        counts = {row["game"]: f" ({row['budget']})" for row in chosen} if budget == PAIR else {}
-        head = PAIR if budget == PAIR else f"{budget} evaluations"
-        shown += [table([head, *(game + counts.get(game, "") for game in games)], lines)] if lines else []
-    return "\n\n".join(shown)
-
-
 def report(rows: list[Row]) -> str:
     """Return the tables of all parts that have rows."""
     tables = {
         "xai_units": units_table,
         "hatexplain": posts_table,
-        "shapiq_games": games_table,
     }
     found = {part: [row for row in rows if row["part"] == part] for part in tables}
     return "\n\n".join(tables[part](some) for part, some in found.items() if some)

@@ -3,7 +3,6 @@
 HateXplain   hate-alert/HateXplain (MIT; the posts CC BY 4.0), as two files of SanneHoeken/evaluation_with_explanation
              (no licence stated): the posts of its split, rationales are the union over three annotators
 XAI-Units    XAI-Units/xaiunits_public (MIT): a package
-shapiq       on PyPI (MIT), with its data of California housing (no licence stated) and bike rentals (CC BY 4.0)
 """
 
 from __future__ import annotations

@@ -35,7 +35,6 @@ def asked(peer: Peer, python: Path | str, given: argparse.Namespace) -> Row:
         out = Path(folder) / "row.json"
         arguments = ["bench.peers.worker", peer.name, "--out", str(out), "--device", given.device]
         arguments += ["--seconds", str(given.seconds), "--threads", str(given.threads)]
-        arguments += ["--part", given.part]
         if given.folder:
             arguments += ["--folder", str(given.folder.resolve())]
         try:
@@ -72,7 +71,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=20.0, help="for the rounds of a question")
     parser.add_argument("--here", action="store_true", help="peers that this Python can import, without environments")
-    parser.add_argument("--part", default="all", choices=["all", "questions", "attempts"])
     parser.add_argument("--again", action="store_true", help="also peers whose row is there")
     parser.add_argument("--page", action="store_true", help="only write the page")
     given = parser.parse_args()

@@ -15,12 +15,6 @@ START = """# Beside other libraries
 
 Do other libraries give the same numbers, and at what cost? Each ran in its own environment, with the same models,
 inputs and questions as whyformer."""
-CHECKED = {  # a peer: what was compared by hand with its tutorial
-    "pytorch-grad-cam": "`usage_examples/vit_example.py`",
-    "transformers-interpret": "README, Sequence Classification Explainer",
-    "FlashTrace": "README, Quickstart",
-}
-HAND = "The code of three tutorials, with the models of this page, gave the scores of their rows: {}."
 # What peers do and whyformer does not; also in docs/limitations.md.
 BETTER = (
     "shap: trees and linear models. captum, zennit, pytorch-grad-cam: convolutional networks.",
@@ -162,11 +156,9 @@ def page(data: Row, gpu: Row | None = None) -> str:
     parts += on_a_gpu(gpu) if gpu else []
     parts += ["## Where are they better?", wins(data)]
     if any(peer["attempts"] for peer in peers):
-        parts += ["## What is refused?", refused(data)]
+        parts += ["## What is refused?", refused(data), "(`bench/peers/attempts.py`, commit 826731d8)"]
     if failures(data):
         parts += ["## What did not run?", failures(data)]
-    if CHECKED:
-        parts += ["## Checked by hand", HAND.format(", ".join(f"{name} ({words})" for name, words in CHECKED.items()))]
     dates = [peer["date"] for peer in peers if "date" in peer]
     device = {"device": data["machine"], "threads": f"{data['threads']} thread{'s' * (data['threads'] > 1)}"}
     parts += [END.format(**device).strip()]

@@ -38,15 +38,6 @@ class Question:
     patches: bool = False  # the peer changes classes for good: ours runs before it, not in turn with it
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """Something that one of the two may refuse: the error is the result."""
-
-    about: str
-    theirs: Callable[[], Any] | str
-    ours: Callable[[], Any] | str
-
-
 def ours(scores: Callable[[Any], Any] = lambda why: why.scores, **options: Any) -> Side:
     """Our side of most questions: one call of explain, on a text with its tokenizer or on pixels."""
 
@@ -159,18 +150,3 @@ def told(error: BaseException, most: int = 160) -> str:
     """An error in one line."""
     words = " ".join(str(error).split())
     return f"{type(error).__name__}: {words[:most]}{'…' if len(words) > most else ''}"
-
-
-def attempted(attempt: Attempt) -> Row:
-    """Try what may be refused, on both sides; a string says why there is no call to try."""
-    row: Row = {"about": attempt.about}
-    for who, call in (("theirs", attempt.theirs), ("ours", attempt.ours)):
-        if isinstance(call, str):
-            row[who] = call
-            continue
-        try:
-            call()
-            row[who] = "runs"
-        except Exception as error:
-            row[who] = told(error)
-    return row

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from bench.peers.environments import PEERS
-from bench.peers.questions import Question, Row, answered, attempted, told
+from bench.peers.questions import Question, Row, answered, told
 
 FILES = ("classifiers", "pictures", "language", "citing")
 SHOWN = ("torch", "transformers", "numpy")
@@ -66,28 +66,22 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="of SmolLM2")
     parser.add_argument("--seconds", type=float, default=20.0, help="for the rounds of a question")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--part", default="all", choices=["all", "questions", "attempts"])
     given = parser.parse_args()
     import torch
 
     declare_nms()
-    from bench.peers.attempts import ATTEMPTS
     from bench.peers.subjects import Subjects
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(given.threads)
     subjects = Subjects(given.device, given.folder)
-    row: Row = {"versions": versions(given.name)}
-    if given.part != "attempts":
-        row["questions"] = []
-        for question in asked(given.name):
-            try:
-                row["questions"].append(answered(question, subjects, given.device, given.seconds))
-            except Exception as error:
-                row["questions"].append({"about": question.about, "failed": told(error)})
-            given.out.write_text(json.dumps(row), encoding="utf-8")
-    if given.part != "questions":
-        row["attempts"] = [attempted(attempt) for attempt in ATTEMPTS.get(given.name, [])]
+    row: Row = {"versions": versions(given.name), "questions": []}
+    for question in asked(given.name):
+        try:
+            row["questions"].append(answered(question, subjects, given.device, given.seconds))
+        except Exception as error:
+            row["questions"].append({"about": question.about, "failed": told(error)})
+        given.out.write_text(json.dumps(row), encoding="utf-8")
     given.out.write_text(json.dumps(row | {"done": True}), encoding="utf-8")
 
 

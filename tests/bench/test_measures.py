@@ -1,11 +1,10 @@
-"""The bench of public measures: metrics by hand-computed values, sets in small, games against their definitions."""
+"""The bench of public measures: metrics by hand-computed values, sets in small."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.measures import games, posts, sets, xai_units
+from bench.measures import posts, sets, xai_units
 from bench.measures.eraser import auprc, iou_f1, iou_parts, named, token_f1
 from bench.measures.report import PUBLISHED, bounded, report
 from bench.measures.xai_units import OURS, method_class, scores_of
@@ -101,36 +100,6 @@ def test_posts_without_and_with_the_named_tokens_only() -> None:
     assert found["comprehensiveness"] == pytest.approx(1 / (1 + np.exp(-3)) - 0.5)
 
 
-def test_exact_values_of_a_game() -> None:
-    values = np.random.default_rng(0).normal(size=16)
-    single, pairs = games.indices(values)
-
-    def value(members: set[int]) -> float:
-        return float(values[sum(2**member for member in members)])
-
-    orders = list(permutations(range(4)))
-    for i in range(4):
-        gains = [value({*order[: order.index(i)], i}) - value({*order[: order.index(i)]}) for order in orders]
-        assert single[i] == pytest.approx(np.mean(gains))
-    # The interaction index of a pair: over orders in which the pair enters as one
-    for (i, j), found in pairs.items():
-        others = [other for other in range(4) if other not in (i, j)]
-        sets_before = [set(order[: order.index(-1)]) for order in permutations([*others, -1])]
-        gains = [value(s | {i, j}) - value(s | {i}) - value(s | {j}) + value(s) for s in sets_before]
-        assert found == pytest.approx(np.mean(gains))
-
-
-def test_a_game_is_a_model() -> None:
-    values = np.random.default_rng(1).normal(size=64)
-    sets_CF = games.coalitions(6)
-    assert games.number_of(sets_CF).tolist() == list(range(64))
-    assert torch.allclose(games.Lookup(values)(torch.tensor(sets_CF).float())[:, 0], torch.tensor(values).float())
-    exact, _ = games.indices(values)
-    why = games.ours(values, 66, "exact", 0)
-    assert np.allclose(why.scores, exact, atol=1e-5) and why.cost.forwards <= 66
-    assert games.error([1.0, 1.0], [1.0, 3.0]) == pytest.approx(np.sqrt(2 / 5))
-
-
 @pytest.mark.parametrize("name", OURS)
 def test_columns_of_a_unit_have_their_known_scores(name: str) -> None:
     """A linear model: every method returns weight times distance from the baseline, also where it is not zero."""
@@ -180,10 +149,6 @@ def test_tables() -> None:
     assert f"|attn_lrp|{'|'.join(['0.500±0.000'] * 5)}|" in shown and all(name in shown for name in PUBLISHED)
     better = {**row, "method": "raw_attention", "values": {name: [0.75, 0.75] for name in metrics}}
     assert "raw_attention minus attn_lrp, auprc: 0.250±0.000" in report([row, better])
-    game = {"part": "shapiq_games", "game": "g", "index": "i", "by": "shapiq", "method": "m", "errors": [0.1, 0.3]}
-    shown = report([{**game, "budget": 64}, {**game, "index": games.PAIR, "budget": 73}])
-    assert "|64 evaluations|g|\n|---|---|\n|shapiq: m|0.200±" in shown
-    assert "|pair interactions|g (73)|\n|---|---|\n|shapiq: m|0.200±" in shown
     samples = np.array([0.0, 1.0] * 50)
     low, high = interval(samples)
     assert bounded(samples) == f"0.500±{float(high - low) / 2:.3f}" and 0.08 < float(high - low) / 2 < 0.12

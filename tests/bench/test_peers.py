@@ -12,7 +12,7 @@ import torch
 
 from bench.peers import environments, page, questions
 from bench.peers.environments import PEERS, Peer, python_of, torch_pin
-from bench.peers.questions import Attempt, Question, answered, attempted, difference, lines_of, rank_correlation
+from bench.peers.questions import Question, answered, difference, lines_of, rank_correlation
 from bench.peers.subjects import WORDS
 from bench.peers.worker import FILES, asked
 
@@ -94,18 +94,6 @@ def test_a_peer_that_patches_classes_comes_after_ours() -> None:
         order.clear()
         answered(Question("q", "s", theirs=theirs, ours=ours, patches=patches), lambda _: (), "cpu", 0.01)
         assert ("ours" in order[order.index("theirs prepared") :]) is not patches
-
-
-def test_attempts_keep_the_error() -> None:
-    def refuse() -> None:
-        raise TypeError("not\n a list")
-
-    assert attempted(Attempt("a", refuse, lambda: 1)) == {
-        "about": "a",
-        "theirs": "TypeError: not a list",
-        "ours": "runs",
-    }
-    assert attempted(Attempt("a", "has no such call", refuse))["theirs"] == "has no such call"
 
 
 def test_page_from_rows() -> None:
