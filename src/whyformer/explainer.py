@@ -176,12 +176,8 @@ class CoreExplainer(LoadedModel):
         prepared = prepare(self.model, source.modality.kind, request, self.graphs is not None)
         source = source if request.first_token else source.asking(first_token=False)
         question: Question | None = None
-        if (
-            self.graphs is not None
-            and len(prepared.chosen) == 1
-            and not request.decoding
-            and MASKINGS not in request.rest
-        ):
+        plain = not request.decoding and MASKINGS not in request.rest
+        if self.graphs is not None and plain and len(prepared.chosen) == 1:
             (chosen,), asked = prepared.chosen, (request.target, request.batch_size)
             m = chosen.method
             question = Question(m, chosen.options, request.scalar, request.keep_layers, request.seed)

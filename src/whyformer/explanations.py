@@ -121,7 +121,8 @@ def explanations(run: Run, c: Chosen, attribution: Attribution, costs: list[Cost
 
 def _header(run: Run, c: Chosen, attribution: Attribution) -> dict[str, Any]:
     """What is the same for all inputs."""
-    modality, chosen = run.modality, c.using(attribution.used) if attribution.used else c
+    modality, used = run.modality, attribution.used
+    chosen = Chosen(c.method, c.options | used) if used else c  # with what was taken for options that were left open
     return {
         "scalar": run.scalar if attribution.explained is None else attribution.explained[0],
         "method": c.method.name,

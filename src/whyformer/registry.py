@@ -114,10 +114,6 @@ class Chosen:
         """Names of options that are not the defaults."""
         return tuple([k for k, v in self.options.items() if repr(v) != repr(self.method.defaults.get(k))])
 
-    def using(self, used: Mapping[str, Any]) -> Chosen:
-        """Return the method with what was taken for options that were left open."""
-        return Chosen(self.method, {**self.options, **used})
-
 
 @dataclass(frozen=True, repr=False)
 class Metric(_Optioned):

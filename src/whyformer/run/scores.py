@@ -391,13 +391,15 @@ class ScoredBatch:
             with suppress(WhyformerError):  # raised later, where they are read
                 _ = self.units
         elsewhere_B = None if spoke is None else self.elsewhere(*spoke)
-        if elsewhere_B is None:
-            logits = self.logits_on_host = self._logits.cpu()
+        if elsewhere_B is None or not elsewhere_B.is_cuda:
+            logits, anew = self._logits.cpu(), elsewhere_B is not None and bool(elsewhere_B.any())
         else:
             answers = torch.cat([self._logits.flatten(), elsewhere_B.float()]).cpu()
-            logits = self.logits_on_host = answers[: self._logits.numel()].view(self._logits.shape)
-            if answers[self._logits.numel() :].any():
-                self._read_anew()
+            logits, elsewhere = answers.split([self._logits.numel(), len(elsewhere_B)])
+            logits, anew = logits.view(self._logits.shape), bool(elsewhere.any())
+        self.logits_on_host = logits
+        if anew:
+            self._read_anew()
         numbers = logits.numpy()  # numpy is faster for this few elements
         if not np.isfinite(numbers).all():
             self._unseen = True  # whoever asks next is told, too
