@@ -15,6 +15,7 @@ from tests.references.decompx import RULES
 from whyformer.capture.decompose import shares as decompose_shares
 from whyformer.capture.decompose.role import Decompose, Stack
 from whyformer.capture.decompose.shares import BIAS_RULES, Shares
+from whyformer.capture.intercept import current_path
 from whyformer.loan.borrow import module_names
 
 METHOD = {"method": "decompx"}
@@ -50,6 +51,17 @@ def one_of_golden(row: int) -> tuple[dict[str, Tensor], int]:
     return {k: v[row : row + 1, :length] for k, v in golden().inputs.items()}, length
 
 
+class Reporting(Decompose):
+    """Hands every tensor that has shares to ``watch``."""
+
+    watch: Any = None
+
+    def _put(self, tensor: Any, shares: Any) -> None:
+        super()._put(tensor, shares)
+        if isinstance(tensor, Tensor) and shares is not None and self.watch is not None:
+            self.watch(current_path(self.names), tensor, shares)
+
+
 @torch.no_grad()
 def follow(
     model: nn.Module, inputs: dict[str, Tensor], length: int, bias: str | None, watch: Any
@@ -57,7 +69,8 @@ def follow(
     """Run a model in the decomposing role, outside of an explanation."""
     paths = [name for name, _ in model.named_modules() if name.endswith(("attention.self", "self_attn"))]
     model.requires_grad_(False)
-    role = Decompose(module_names(model), Stack.of(model, paths), length, bias, watch=watch)
+    role = Reporting(module_names(model), Stack.of(model, paths), length, bias)
+    role.watch = watch
     with role:
         return role, model(**inputs).logits
 

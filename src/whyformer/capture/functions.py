@@ -29,7 +29,7 @@ from whyformer.results.types import Site
 
 
 class PlainGradients(TorchFunctionMode):
-    """What batch norm made is given gradients that are contiguous."""
+    """Make the gradients at results of batch norm contiguous."""
 
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -39,7 +39,7 @@ class PlainGradients(TorchFunctionMode):
 
 
 def plain_gradients(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
-    """Around a pass that is differentiated."""
+    """Return the mode around a pass that is differentiated: PlainGradients, where the model has batch norm."""
     return PlainGradients() if _has_batch_norm(model) and torch.is_grad_enabled() else contextlib.nullcontext()
 
 
@@ -55,7 +55,7 @@ def _has_batch_norm(model: nn.Module) -> bool:
 
 
 class ModelAnswer:
-    """What the model answered in one pass, (B, …), and whether the scalar is being computed from it now."""
+    """The model's output (B, …) in one pass, and whether the scalar is being computed from it now."""
 
     def __init__(self) -> None:
         self.tensor: Tensor | None = None  # None: the logits as they are
@@ -67,7 +67,7 @@ _ANSWER: ContextVar[ModelAnswer | None] = ContextVar("answer", default=None)
 
 @contextmanager
 def answered() -> Iterator[ModelAnswer]:
-    """Keep the answer from which code inside computes the scalar."""
+    """Inside ``with``: keep the model's output from which the scalar is computed."""
     answer = ModelAnswer()
     token = _ANSWER.set(answer)
     try:
@@ -78,7 +78,7 @@ def answered() -> Iterator[ModelAnswer]:
 
 @contextmanager
 def scalar_from(tensor_B: Tensor) -> Iterator[None]:
-    """Around the code that computes the scalar from a model's answer: its functions need no relevance rule."""
+    """Inside ``with``: the scalar is computed from the model's output, by functions that need no relevance rule."""
     answer = _ANSWER.get()
     if answer is None:
         yield
@@ -216,26 +216,26 @@ SDPA: dict[str, Any] = {  # arguments of scaled_dot_product_attention, and their
 
 
 def name_of(func: Function) -> str | None:
-    """Its name; None for attributes such as x.shape and x.device: only x.T and x.mT make tensors that matter."""
+    """Return a function's name; None for attributes (x.shape), but x.T and x.mT, which make tensors that matter."""
     name: str = func.__name__
     return name if name != "__get__" else ATTRIBUTES.get(func)
 
 
 def plain_name(name: str) -> tuple[str, bool]:
-    """One name per function, and whether it writes into its first operand: ``mul_`` → ("mul", True)."""
+    """Return one name per function, and whether it writes into its first operand: ``mul_`` → ("mul", True)."""
     in_place = name.endswith("_") and not name.endswith("__")
     name = name[:-1] if in_place else name
     return _SPELLINGS.get(name, name), in_place
 
 
 def out_of_place(name: str) -> Function:
-    """The function that gives back what ``name_`` would write: ``relu`` of ``relu_``."""
+    """Return the function whose result ``name_`` would write: ``relu`` of ``relu_``."""
     function: Function = getattr(Tensor, name, None) or getattr(F, name)
     return function
 
 
 def tensors_in(args: Iterable[Any]) -> list[Tensor]:
-    """The tensors among the arguments of a torch function, also those in a list of them (cat)."""
+    """Return the tensors among the arguments of a torch function, also those in a list (cat)."""
     flat: list[Tensor] = []
     for arg in args:
         if isinstance(arg, Tensor):
@@ -252,7 +252,7 @@ def sdpa_operands(args: Args, kwargs: Kwargs | None) -> dict[str, Any]:
 
 @functools.cache
 def open_body(function: Any) -> Function:
-    """A torch function's own Python body without its first line, which would hand the call back to the mode."""
+    """Return the Python body of a torch function without its first line, which would hand the call to the mode."""
     namespace = {**function.__globals__, "has_torch_function": lambda tensors: False}
     body = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
     body.__kwdefaults__ = function.__kwdefaults__
@@ -294,7 +294,7 @@ def attention_weights(
 
 
 def padding_share(attention_BHQK: Tensor, keep_BN: Tensor, first_query: int) -> Tensor:
-    """(B,) how much of the attention of real positions goes to others, over queries and heads."""
+    """Return (B,) the share of the attention of real positions that goes to padding, over queries and heads."""
     keep = keep_BN.float()
     rows_BQ = keep[:, first_query : first_query + attention_BHQK.shape[2]]
     lost_B = torch.einsum("bhqk,bq,bk->b", attention_BHQK.float(), rows_BQ, 1 - keep)
@@ -302,7 +302,7 @@ def padding_share(attention_BHQK: Tensor, keep_BN: Tensor, first_query: int) -> 
 
 
 def repeat_heads(query: Tensor, shared: Tensor) -> Tensor:
-    """Grouped-query attention: each key/value head serves several query heads."""
+    """Repeat key or value heads that several query heads share (grouped-query attention)."""
     groups = query.shape[-3] // shared.shape[-3]
     return shared if groups == 1 else shared.repeat_interleave(groups, dim=-3)
 
@@ -366,7 +366,7 @@ class FusedCall:
 
 
 def groups(calls: Sequence[FusedCall]) -> list[list[FusedCall]]:
-    """Calls that are computed together: those that follow each other and are alike, as far as memory goes."""
+    """Return groups of calls that are computed together: alike, one after the other, and small enough for memory."""
     result = []
     for _, alike in groupby(calls, lambda call: call.form):
         members = list(alike)
@@ -379,7 +379,7 @@ def groups(calls: Sequence[FusedCall]) -> list[list[FusedCall]]:
 
 @torch.no_grad()
 def all_weights(calls: Sequence[FusedCall]) -> list[Tensor]:
-    """The map of each call."""
+    """Return the attention map of each call."""
     maps: list[Tensor] = []
     for group in groups(calls):
         first, alone = group[0], len(group) == 1
@@ -393,7 +393,7 @@ def all_weights(calls: Sequence[FusedCall]) -> list[Tensor]:
 
 @torch.no_grad()
 def all_gradients(calls: Sequence[FusedCall], results: Sequence[Tensor | None]) -> list[Tensor]:
-    """The gradient of each map, of those of the results; zeros where there is none."""
+    """Return the gradient of each map from the gradients of the results; zeros where there is none."""
     gradients: list[Tensor] = []
     for group in groups(calls):
         known = [r for r in results[len(gradients) : len(gradients) + len(group)] if r is not None]

@@ -92,7 +92,7 @@ class BeforeAttention(TorchFunctionMode):
 
 
 def require_dependent(value_B: Tensor) -> None:
-    """Of what depends on nothing there is no gradient."""
+    """Raise if the explained values have no gradient."""
     if not value_B.requires_grad:
         raise NotOffered(
             "the explained output does not depend on the input by way of anything differentiable. If the model "
@@ -129,7 +129,7 @@ class Traced:
         return (self.answer_B.detach() * gradient).flatten(1).sum(1).float()
 
     def require_followed(self) -> None:
-        """Refuse a pass of which changed rules saw only a part."""
+        """Raise if a part of the pass ran out of sight of changed rules."""
         if self.seen.unfollowed:
             raise NotOffered(
                 f"part of the model runs with gradients off ({self.seen.unfollowed} of what depends on the input): a "
@@ -188,7 +188,7 @@ def slopes(total: Tensor, tensors: Sequence[Tensor], again: bool = False) -> lis
 
 
 def nodes_behind(start: Any, closed: Any = None) -> set[Any]:
-    """Every function of the graph behind one (None: a number without a graph), without entering ``closed``."""
+    """Return all nodes of the graph behind one (None: no graph), without entering ``closed``."""
     seen, waiting = {start} - {None}, [start] if start is not None else []
     while waiting:
         for node, _ in waiting.pop().next_functions:
@@ -325,7 +325,7 @@ def _name(node: Any) -> str:
 
 
 def unruled_text(functions: set[str], hidden: set[str]) -> list[str]:
-    """What an explanation has to say of functions without a rule."""
+    """Return the warning about functions without a relevance rule."""
     said = [", ".join(sorted(functions))] if functions else []
     if hidden:
         where = "in code that Python does not see (TorchScript, another library's operator, a torch.autograd.Function)"

@@ -231,7 +231,7 @@ class Outline(Intercept):
     look: Edit | None = None
 
     def at_site(self, site: OpenSite) -> None:
-        """Nothing to change, and of a fused kernel nothing to see but shapes."""
+        """Leave the site as it is; of a fused kernel there are only shapes to see."""
         if self.look is not None:
             self.look(len(self.sites), site)
 
@@ -257,7 +257,7 @@ def shape_of(tensor: Tensor) -> Tensor:
 
 
 def first_values(forward: Callable[[], Tensor], names: dict[int, str], number: int = 0) -> Tensor:
-    """(1, H, K, D) what the first attention, or the one of this number, reads at each position of one input."""
+    """Return (1, H, K, D) the values that the first attention, or the one of this number, reads of one input."""
     read: dict[int, Tensor] = {}
 
     def look(index: int, site: OpenSite) -> None:

@@ -23,6 +23,8 @@ from whyformer.run.scores import ScoredBatch
 from whyformer.study import interference
 from whyformer.study.interference import INPUT_SLOPES
 
+NO_LOOKUPS = ("no lookups",)  # a model of pixels that looks nothing up: later passes need no mode that sees lookups
+
 
 class TracedBatch(ScoredBatch):
     """A batch that can be run with its input as leaves of the graph."""
@@ -92,10 +94,11 @@ class TracedBatch(ScoredBatch):
         lookups = self.modality.read.looked_up(batch.shared or self.batch, leaf)
         if isinstance(rules, GradientRules):
             rules.expect(plan, lookups)
+        unneeded = plan is not None or (not modes and NO_LOOKUPS in self.study.undisturbed)
         with torch.enable_grad():
             with (
                 answered() as answer,
-                lookups if plan is None else nullcontext(),
+                nullcontext() if unneeded else lookups,
                 self.modality.read.handed_over(lambda features, _: leaf(features)) as features,
                 rules or nullcontext(),
                 seen if modes else nullcontext(),
@@ -111,6 +114,8 @@ class TracedBatch(ScoredBatch):
                 raise NotOffered(
                     "the word embedding of this model was not found: its ids never pass torch's embedding lookup."
                 )
+            if self.modality.place.pixels and len(leaves) == len(floats):
+                self.study.undisturbed.add(NO_LOOKUPS)
             self.require_undisturbed(logits, graph=True)
             main = None if self.modality.stream == "table" else floats.get(self.modality.main, words)
             answer_B = logits if answer.tensor is None else answer.tensor

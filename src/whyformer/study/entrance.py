@@ -274,7 +274,7 @@ def _along_last_axis(run: Passes, before_BHKD: Tensor, site: int = 0) -> bool:
 def misplaced_in_streams(
     run: Passes, schedule: Schedule, embedded: Set[int], grid: tuple[int, int] | None, first_BHKD: Tensor
 ) -> CaptureError | None:
-    """The same for pictures and texts among several streams; and the error that words are mixed before any attention.
+    """Return the error of ``misplaced`` for several streams, or that words are mixed before any attention.
 
     embedded: addresses of texts that a lookup read as given, so that their words are in order.
     """
@@ -324,7 +324,7 @@ class NoAttention(TorchFunctionMode):
 
 
 def misplaced_pieces(run: Passes) -> NotOverUnits | None:
-    """The same for images among the tokens of a text: a piece that is changed has to change its own token."""
+    """Return the error of ``misplaced`` for images in a text: a piece that is changed has to change its token."""
     modality: Any = run.modality
     one = run.one
     for kind, token_of in modality.place.pieces(one).items():
@@ -352,7 +352,7 @@ def moved_at(before_BHKD: Tensor, after_BHKD: Tensor) -> set[int]:
 
 
 def in_parts(run: Passes, first_BHKD: Tensor, length: int) -> bool:
-    """Whether "heads" hold different parts of the input: the first step moves some of them, and others not at all."""
+    """Return whether "heads" hold different parts of the input: the first step changes some of them only."""
     _, heads, keys, _ = first_BHKD.shape
     if not keys < length or length % keys or heads % (length // keys) or run.modality.main not in run.one.tensors:
         return False

@@ -221,7 +221,7 @@ class Ending:
         return {row for row, _ in self.picked}
 
     def see(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any) -> None:
-        """A function that the model calls after this attention."""
+        """Note a function that the model calls after this attention."""
         self._see_pooling(name, tensors_in((*args, *(kwargs or {}).values())), out)
         if name == "__getitem__":
             index = args[1]
@@ -288,7 +288,7 @@ def _differ(rows: Tensor) -> bool:
 
 
 class ReadoutFinder(Outline):
-    """From the last site on, the graph is kept."""
+    """Record the graph from the last attention on, to find the rows that reach the logits."""
 
     def __init__(self, batch: int, names: dict[int, str], last: int) -> None:
         super().__init__(batch, names)
@@ -486,7 +486,7 @@ class Severed(Intercept):
         self.results: list[Tensor] = []
 
     def at_site(self, site: OpenSite) -> None:
-        """The result, not the map, is followed."""
+        """Leave the map as it is: its result is what is followed."""
 
     def after_site(self, name: str, out: Tensor) -> Tensor:
         self.results.append(out.detach().requires_grad_())

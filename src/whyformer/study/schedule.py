@@ -202,7 +202,7 @@ class Link:
     placed_BNM: Tensor | None = None  # (B, N_into, N_source) the same, where the tokens stand in each input
 
     def at(self, places_BN: Tensor) -> Link:
-        """For a batch: ``places_BN`` marks the tokens, which come in the order of ``made_of``."""
+        """Return the link for a batch: ``places_BN`` marks the tokens, which come in the order of ``made_of``."""
         made_of = self.made_of.to(places_BN.device)
         counts = places_BN.sum(1).tolist()
         if any(count != len(made_of) for count in counts):

@@ -1,4 +1,4 @@
-"""The anatomy of a block: what a decomposition of attention needs to know beside the attention map.
+"""Take the block around an attention apart: its projection, residual stream and norms, and where it ends.
 
 While the unmodified model runs once, every torch function goes on a tape. Which projection reads the attention's result
 (W_O), which tensor is added to it (the residual stream), which norms follow and where the MLP comes in is read from
@@ -136,7 +136,7 @@ class TapedSite:
 
 
 class Dissect(Observe):
-    """Observe, with everything on tape. A block is taken apart when the next site is reached, and then forgotten."""
+    """Observe attention with all calls on tape; each block is taken apart when the next site is reached."""
 
     def __init__(self, *where: Any) -> None:
         super().__init__(*where)
@@ -237,7 +237,7 @@ def take_apart(tape: Tape, mark: TapedSite, batch: int) -> tuple[Block, int, int
 
 
 def _residual_among(tape: Tape, sources: set[int]) -> Callable[[int], int | None]:
-    """The residual stream is what attention itself was computed from, perhaps scaled."""
+    """Return a function that finds the residual stream behind a tensor: a source of attention, perhaps scaled."""
     makers = tape.makers()
 
     def origin(number: int) -> int | None:
@@ -259,7 +259,7 @@ class Stations(NamedTuple):
 
 
 def _stations(tape: Tape, follow: Follow, join: Sum, sources: set[int], site_end: int) -> Stations:
-    """Where the attention half ends, and where the block ends."""
+    """Return where the attention half ends, and where the block ends."""
     # The MLP is added to the output of the attention half. If that had been normalised (post-norm), the block ends
     # after the next norm, otherwise with the addition itself.
     if follow.passes:

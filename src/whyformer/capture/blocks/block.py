@@ -55,7 +55,7 @@ class Stream:
 
 
 class Opaque:
-    """Live, but not linear in what attention wrote."""
+    """A tensor that depends on what attention wrote, but not linearly."""
 
 
 class HeadResult:
@@ -68,7 +68,7 @@ State = Stream | Opaque | HeadResult
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """Something is added to the stream."""
+    """One addition to the stream."""
 
     stream: Stream  # before
     number: int  # of the stream before
@@ -256,7 +256,7 @@ def _is_vector(tensor: Tensor, like: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Linear:
-    """What happens to a vector on its way, the norms' statistics being what they were: scale_i · steps(vector)."""
+    """The linear map from one point of the stream to another, with norms' statistics held: scale_i · steps(vector)."""
 
     steps: tuple[Step, ...]
     scale_BQ: Tensor | None

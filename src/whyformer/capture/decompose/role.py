@@ -18,8 +18,6 @@ from whyformer.capture.intercept import current_path
 from whyformer.capture.trail import Notes
 from whyformer.errors import NotOffered
 
-Watch = Callable[[str, Tensor, Shares], None]
-
 
 @dataclass(frozen=True)
 class Stack:
@@ -49,7 +47,7 @@ class Decompose(TorchFunctionMode):
     """Follow one input of ``positions`` hidden states through the model.
 
     bias: how biases are shared (shares.py), None to leave them out. ``entered(layer, shares)`` is called
-    with the hidden state that enters each layer but the first, ``watch`` with every tensor that has shares.
+    with the hidden state that enters each layer but the first.
     """
 
     def __init__(
@@ -59,11 +57,10 @@ class Decompose(TorchFunctionMode):
         positions: int,
         bias: str | None = "absdot",
         entered: Callable[[int, Shares], None] | None = None,
-        watch: Watch | None = None,
     ) -> None:
         super().__init__()
         self.names, self.stack, self.positions, self.bias = names, stack, positions, bias
-        self._entered, self._watch = entered, watch
+        self._entered = entered
         self._shares = Notes[Shares]()
         self._next_layer = 1
         self.axis = 1  # which axis of the hidden state counts the positions
@@ -137,8 +134,6 @@ class Decompose(TorchFunctionMode):
         self._shares.put(tensor, shares)
         if tuple(tensor.shape) == self._stream_shape and not shares.lost:
             self.stream = shares
-        if self._watch is not None:
-            self._watch(current_path(self.names), tensor, shares)
 
     def _start(self, args: Args, kwargs: Kwargs) -> None:
         """The first hidden state that is used inside the stack of layers is the embedding."""

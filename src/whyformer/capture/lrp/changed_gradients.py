@@ -301,8 +301,8 @@ def sampled(rules: Rules, func: Function, args: Args, kwargs: Kwargs) -> Any:
     return func(call.pop("input"), call.pop("grid").detach(), *args[2:], **call)
 
 
-def scan_factor(rules: Rules, func: Function, args: Args, kwargs: Kwargs) -> Any:
-    """Decays and step sizes of a layer with a state are constants."""
+def constant_result(rules: Rules, func: Function, args: Args, kwargs: Kwargs) -> Any:
+    """What only normalises, and decays and step sizes of a layer with a state, carries no relevance."""
     return _plain(func, args, kwargs)
 
 
@@ -315,7 +315,7 @@ def scan_pieces(rules: Rules, func: Function, args: Args, kwargs: Kwargs) -> Any
 
 
 IN_A_SCAN: dict[str, Rule] = {
-    **dict.fromkeys(FACTORS, scan_factor),
+    **dict.fromkeys(FACTORS, constant_result),
     **dict.fromkeys(PIECES, scan_pieces),
 }
 
@@ -328,7 +328,7 @@ CHOSEN: dict[str, Rule] = {
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(BENDS, activation),
-    **dict.fromkeys(CONSTANT, lambda rules, *call: _plain(*call)),  # what only normalises carries no relevance
+    **dict.fromkeys(CONSTANT, constant_result),
     "div": quotient,
     **dict.fromkeys(fn.NORMS, norm),
     **dict.fromkeys(("group_norm", "instance_norm"), group_norm),

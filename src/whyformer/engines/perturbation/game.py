@@ -33,7 +33,7 @@ TOLERANCE = 1e-3  # of the largest logit, by which a continued text may differ f
 
 
 class Prefix:
-    """What a language model remembers of one input (its keys and values), for the variants that begin like it.
+    """Cache of a language model's keys and values for one input, for variants that begin like it.
 
     The cache can be cut at any token only if every layer holds keys and values of every token. A model whose layers
     keep another state (Mamba, linear attention, convolutions), that rejects the cache, or that returns other logits
@@ -60,11 +60,11 @@ class Prefix:
 
     @property
     def share(self) -> float:
-        """How much of what the variants hold was not read again."""
+        """Return the share of the tokens of variants that were not read again."""
         return self.reused / max(self.read, 1)
 
     def logits(self, batch: Batch) -> Tensor:
-        """(M, C) of variants of the input, as ``run.forward`` has them."""
+        """Return (M, C) logits of variants of the input, as ``run.forward`` does."""
         run = self.run
         length = self._shared_length(batch) if self.offered else 0
         self.read += batch.size * run.modality.place.length(batch)
@@ -86,12 +86,12 @@ class Prefix:
         return logits
 
     def _refused(self, batch: Batch) -> Tensor:
-        """(M, C) by full passes, from now on."""
+        """Return (M, C) logits by full passes, from now on."""
         known_about(self.run.modality.model)["goes on"] = self.offered = False
         return self.run.forward(batch, [self.row] * batch.size)
 
     def _shared_length(self, batch: Batch) -> int:
-        """Tokens that all variants begin with, before the first that something is asked after."""
+        """Return how many tokens all variants begin with, before the first position that is explained."""
         keep, mask = batch.keep_BN, batch.tensors.get("attention_mask")
         if keep is None or not bool(keep.all()) or (mask is not None and not bool(mask.all())):
             return 0
@@ -105,7 +105,7 @@ class Prefix:
 
     @torch.no_grad()
     def _continued(self, batch: Batch, length: int) -> Tensor | None:
-        """(M, C) from the cached beginning; None where the model has no cache that can be cut."""
+        """Return (M, C) logits from the cached beginning; None where the model has no cache that can be cut."""
         from transformers import DynamicCache
 
         run, output = self.run, self.run.output
@@ -136,7 +136,7 @@ class Prefix:
         return logits
 
     def _read(self) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of the input, layer by layer; none where a layer keeps anything else."""
+        """Return keys and values of the input by layer; none where a layer keeps another state."""
         from transformers import DynamicCache
 
         run = self.run
@@ -155,7 +155,7 @@ class Prefix:
 
 @fact
 def _rotates_by_length(model: nn.Module) -> bool:
-    """Keys of the same token differ between texts of different lengths, so a shorter text needs other keys."""
+    """Return whether keys of a token depend on the length of its text, so that a shorter text needs other keys."""
     types = [getattr(module, "rope_type", None) for module in modules_of(model)]
     each = [kind for kinds in types for kind in (kinds.values() if isinstance(kinds, dict) else [kinds])]
     return any(kind in BY_LENGTH for kind in each)
@@ -198,7 +198,7 @@ class Game:
             self._known[np.ones(parts, dtype=bool).tobytes()] = np.array(whole)
 
     def ask(self, present_MP: Array) -> Array:
-        """(M, columns) what the model says of each variant; only new ones are run, batch by batch."""
+        """Return (M, columns) the outputs for each variant; only new ones are run, batch by batch."""
         present_MP = np.ascontiguousarray(present_MP, dtype=bool)
         missing = self.unknown(present_MP)
         for rows in self._batches(missing) if len(missing) else ():
@@ -207,13 +207,13 @@ class Game:
         return np.array([self._known[row.tobytes()] for row in present_MP]).reshape(len(present_MP), self.columns)
 
     def unknown(self, present_MP: Array) -> Array:
-        """The variants that were not run yet, each once."""
+        """Return the variants that were not run yet, each once."""
         rows = {row.tobytes(): row for row in np.ascontiguousarray(present_MP, dtype=bool)}
         new = [row for key, row in rows.items() if key not in self._known]
         return np.stack(new) if new else np.zeros((0, self.parts), dtype=bool)
 
     def tell(self, present_MP: Array, said: Array) -> None:
-        """Keep what the model said (M, columns) of variants that were run just now."""
+        """Store the outputs (M, columns) for variants that were run just now."""
         self.forwards += len(present_MP) * self.draws
         if self._store is not None:  # written at once: what is interrupted goes on from here
             self._store.append(present_MP, said)
@@ -221,20 +221,20 @@ class Game:
 
     @property
     def said(self) -> Array:
-        """(N, columns) everything that was said so far."""
+        """Return (N, columns) all outputs so far."""
         return np.array(list(self._known.values())).reshape(len(self._known), self.columns)
 
     def scores(self, present_MP: Array) -> Array:
-        """(M,) the first of what is said: the explained value in a game of scores."""
+        """Return (M,) the first column: the explained value in a game of scores."""
         return self.ask(present_MP)[:, 0]
 
     def values(self, present_MP: Array, value: str = "probability") -> Array:
-        """(M,) probability or logit of the target."""
+        """Return (M,) the probability or logit of the target."""
         one_of("value", value, VALUES)
         return self.ask(present_MP)[:, VALUES.index(value)]
 
     def stays(self, present_MP: Array) -> Array:
-        """(M,) 1 where the target is (still) the prediction."""
+        """Return (M,) 1 where the target is (still) the prediction."""
         stays_M: Array = self.ask(present_MP)[:, 2]
         if np.isnan(stays_M).any():
             raise NotOffered(
@@ -247,16 +247,16 @@ class Game:
         return float(self.values(np.ones((1, self.parts), dtype=bool), value)[0])
 
     def empty(self, value: str = "probability") -> float:
-        """Nothing but what cannot be taken away."""
+        """Return the value for the variant with all parts masked."""
         return float(self.values(np.zeros((1, self.parts), dtype=bool), value)[0])
 
     def drops(self, value: str = "probability") -> Array:
-        """(P,) how much the value falls without each part: leave-one-out."""
+        """Return (P,) how much the value falls without each part: leave-one-out."""
         values = self.values(leave_one_out(self.parts), value)
         return values[0] - values[1:]
 
     def second_differences(self, pairs_M2: Array) -> Array:
-        """(M,) by how much two parts do more together than each: the mean of both ends, none and all of the others."""
+        """Return (M,) how much more two parts do together than each alone, the mean with none and all of the others."""
         either = np.zeros((len(pairs_M2), 4, self.parts), dtype=bool)  # neither, the first, the second, both
         rows = np.arange(len(pairs_M2))
         for place, at in ((0, (1, 3)), (1, (2, 3))):
@@ -269,13 +269,13 @@ class Game:
 
 
 def saved_by_prefix(games: Sequence[Game | None]) -> dict[str, Tensor]:
-    """Checks of a perturbation method: the share of all tokens of variants that was not read again, where any was."""
+    """Return the check "prefix_reused": the share of tokens of variants that were not read again, where any was."""
     shares = [0.0 if g is None or g.prefix is None else g.prefix.share for g in games]
     return {"prefix_reused": torch.tensor(shares)} if any(shares) else {}
 
 
 def game_of_scores(run: Run, row: int, variants: Variants, parts: int, whole_first: bool = False) -> Game:
-    """The game in which the one thing said of a variant is the explained value.
+    """Return the game whose one output for a variant is the explained value.
 
     whole_first: the first variant is the input as it is, which then needs no pass of its own.
     """
@@ -296,7 +296,7 @@ def game_of_scores(run: Run, row: int, variants: Variants, parts: int, whole_fir
 
 
 def _score(run: Run, row: int, variants: Variants, prefix: Prefix, together: bool, present_MP: Array) -> Array:
-    """(M, 1) the mean over draws."""
+    """Return (M, 1) the mean explained value over draws."""
     batches = [variants.batch(present_MP, draw) for draw in range(variants.draws)]
     shorter = prefix.logits if prefix.offered else None
     first = together and bool(present_MP[0].all())
@@ -317,7 +317,7 @@ class VariantStore:
         )
 
     def load(self) -> dict[bytes, Array]:
-        """What is there and whole; half a record (a job killed while writing) and changed bytes are left out."""
+        """Return the whole records; half a record (a job killed while writing) and changed bytes are left out."""
         if not self.path.is_file():
             return {}
         data = self.path.read_bytes()

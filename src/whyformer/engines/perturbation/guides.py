@@ -22,7 +22,7 @@ AVERAGED = re.compile(rf"(.+)\({MASKINGS}=(\d+)\)")  # "attn_lrp(maskings=8)"
 
 @dataclass(frozen=True)
 class Guide:
-    """What a method of few passes says of a batch."""
+    """Scores of a method of few passes for a batch."""
 
     name: str
     scores_BN: Tensor
@@ -32,7 +32,7 @@ class Guide:
 
 
 def guide_of(run: Run, wanted: str, usual: Sequence[str]) -> Guide | None:
-    """The guide by its name; "auto" is the first that runs here, None if none does.
+    """Return the guide of this name; "auto" is the first that runs here, None if none does.
 
     First come methods that were learned for this model and certified as better than the ``usual`` ones.
     """
@@ -66,13 +66,13 @@ def guide_of(run: Run, wanted: str, usual: Sequence[str]) -> Guide | None:
 
 
 def guide_cost(units: int, names: Sequence[str]) -> Passes:
-    """Forwards and backwards of all of these."""
+    """Return the forwards and backwards of all of these guides."""
     costs = [entry.cost(units, **options) for entry, options in map(_named, names)]
     return sum(forwards for forwards, _ in costs), sum(backwards for _, backwards in costs)
 
 
 def _named(name: str) -> tuple[Method, dict[str, Any]]:
-    """A method and its options: "attn_lrp" or, averaged, "attn_lrp(maskings=8)"."""
+    """Return a method and its options by name: "attn_lrp" or, averaged, "attn_lrp(maskings=8)"."""
     averaged = AVERAGED.fullmatch(name)
     entry = get_method(averaged[1] if averaged else name)
     return entry, entry.checked({MASKINGS: int(averaged[2])} if averaged else {})

@@ -90,7 +90,7 @@ def _mean(maps: Sequence[Tensor], weights_RK: Tensor, count: int) -> Tensor:
 
 
 def _in_place(run: Run) -> str | int:
-    """What stands for a masked unit: what shap takes, but never a deletion, which would move the others."""
+    """Return the replacement of masked units: that of shap, but never a deletion, which would move the others."""
     replacement = absent_player(run, None)
     if replacement != "delete":
         return replacement
@@ -127,7 +127,7 @@ def _masked(run: Run, count: int, replacement: str | int) -> tuple[Array, Batch,
 
 
 def _drawn(variants: Replaced, kept_MP: Array, seed: int) -> dict[str, Tensor]:
-    """The tensors of the masked inputs, each with one of the fillings where there are several."""
+    """Return the tensors of the masked inputs, each with one of the fillings where there are several."""
     batches = [variants.batch(kept_MP, draw).tensors for draw in range(variants.draws)]
     shares = None if variants.weights is None else variants.weights / variants.weights.sum()
     chosen = np.random.default_rng([seed, variants.draws]).choice(variants.draws, len(kept_MP), p=shares)
@@ -173,7 +173,7 @@ def _of_part(
 
 
 def _said(made: Sequence[tuple[Attribution, Array]], owners: Array) -> list[list[str]]:
-    """Warnings by input."""
+    """Return the warnings by input."""
     said: list[list[str]] = [[] for _ in range(owners[-1] + 1)]
     for attribution, rows in made:
         for row, warnings in zip(rows, attribution.warnings or [], strict=False):

@@ -152,7 +152,7 @@ def players_of(
 
 
 def absent_player(run: Run, replace: Any) -> Any:
-    """What stands for an absent player: what was asked for, or the first that may be put in several places at once."""
+    """Return the replacement of absent players: as asked for, or the first that can stand for several at once."""
     if replace is not None:
         return run.modality.mask.replacement(replace)
     if run.modality.read.pointers:
@@ -179,7 +179,7 @@ def special_doubts(run: Run, keep_special: bool | Sequence[int]) -> list[str]:
 
 
 def _always_there(run: Run, row: int, keep_special: bool | Sequence[int]) -> Array:
-    """(U,) units that do not play."""
+    """Return (U,) the units that do not play."""
     special = np.array(run.units[row].special, dtype=bool)
     if keep_special is True:
         return special
@@ -199,7 +199,7 @@ def held_units(run: Run, hold: Hold) -> list[Array]:
 
 
 def held_remark(units: Units, held_U: Array) -> list[str]:
-    """A score of 0 would pass for a part that does nothing."""
+    """Return the remark that units are held, since their score of 0 would pass for no effect."""
     named = held_text(units, held_U)
     return [f"{named} was held: always there, so that nothing is known of what it does."] if named else []
 
