@@ -10,7 +10,7 @@ from torch import nn
 
 from whyformer.choices import answers
 from whyformer.errors import BadInput
-from whyformer.loan.borrow import loan_of
+from whyformer.loan.borrow import REMEMBERED, loan_of
 from whyformer.options import Request
 from whyformer.registry import AUTO, LEARNED, Chosen, get_method
 
@@ -32,9 +32,10 @@ def prepare(model: nn.Module, kind: str, request: Request, compiled: bool) -> Pr
     known: Prepared | None = facts.get(key)
     if known is None or any(get_method(c.method.name) is not c.method for c in known.chosen):  # registered anew
         known = _made(kind, request, compiled)
-        if request.lasting and not any(
-            c.method.name.startswith(LEARNED) for c in known.chosen
-        ):  # whose file may change
+        of_file = any(c.method.name.startswith(LEARNED) for c in known.chosen)  # which may change
+        if request.lasting and not of_file:
+            if len(facts) >= REMEMBERED:
+                facts.clear()
             facts[key] = known
     return known
 
