@@ -106,7 +106,7 @@ class Look:
 
     def watch(self, members: Members, traits: Traits, states: frozenset[Place]) -> None:
         """Arrange these traits so that comparing them is fast."""
-        self.traits, (modules, parameters, configs) = traits, members
+        modules, parameters, configs = members
         self.variables = {label: variable for (_, label), variable in traits.variables.items()}
         attributes = list(map(DICT, modules))
         owners, self.sizes = self._owners(attributes, configs)
@@ -135,6 +135,7 @@ class Look:
             elif name != "config":
                 self.told.append(((number, name), value))
         self.leave_out(states)
+        self.traits = traits  # last: from now on, other threads compare
 
     def leave_out(self, states: frozenset[Place]) -> None:
         """Leave these attributes out of the comparison."""
