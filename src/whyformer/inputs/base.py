@@ -557,6 +557,7 @@ class Modality:
         self.read, self.place, self.mask, self.mean = read, place, mask, mean
         self.model, self.processor = read.model, read.processor
         self.kind, self.stream, self.main = read.kind, read.stream, read.main
+        self.parts = tuple(map(type, (read, place, mask, mean)))  # which tell kinds of input apart
 
     @staticmethod
     def of(
@@ -570,11 +571,6 @@ class Modality:
             return Modality(read, place, masks(place), means(place))
 
         return make
-
-    @property
-    def parts(self) -> tuple[type, ...]:
-        """The classes of the four parts, which tell kinds of input apart."""
-        return type(self.read), type(self.place), type(self.mask), type(self.mean)
 
     def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
         """Return the modality of one stream, and the batch as that modality reads it."""

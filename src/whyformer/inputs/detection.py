@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered, NotOverUnits, UnknownName
-from whyformer.inputs.base import LearnedPositions, Mean, Modality, Read
+from whyformer.inputs.base import LearnedPositions, Mean, Modality
 from whyformer.inputs.batch import Batch, shifted
 from whyformer.inputs.families import class_names
 from whyformer.inputs.image import ImageMask, ImagePlace, ImageRead
@@ -49,10 +49,6 @@ class DetectionPlace(ImagePlace):
 
     read: DetectionRead
 
-    def __init__(self, read: Read) -> None:
-        super().__init__(read)
-        self._patches = PaddedImage(read.model, read.processor)
-
     def _names(self, extra: int) -> list[str]:
         count = self.read.asking if self.read.asking <= extra else 0
         return [*super()._names(extra - count), *(f"[detection token {i}]" for i in range(count))]
@@ -77,7 +73,7 @@ class DetectionPlace(ImagePlace):
     def part(self, stream: str, batch: Batch) -> tuple[Modality | None, Batch]:
         if stream == "queries":
             return LearnedPositions(self.read.model, self.read.main), batch
-        return self._patches, batch
+        return PaddedImage(self.read.model, self.read.processor), batch
 
 
 class DetectionMask(StreamsMask, ImageMask):

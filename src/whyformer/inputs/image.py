@@ -26,6 +26,16 @@ CHANNELS = 4  # of a picture, at most; a longer axis holds rows or columns
 SIGMA = 5.0  # pixels, of the blur
 
 
+def require_both(processor: Any) -> Any:
+    """Return a processor of images and texts; raise for any other."""
+    if processor is None or not hasattr(processor, "image_processor"):
+        raise MissingProcessor(
+            "an image with a text needs the model's processor: pass processor=AutoProcessor.from_pretrained(…), or "
+            "give tensors ({'input_ids': …, 'pixel_values': …}) instead."
+        )
+    return processor
+
+
 class ImageRead(Read):
     """One image per input; units are the patches, and the tokens that the model adds (CLS, distillation, registers)."""
 

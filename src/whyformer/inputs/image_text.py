@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.overrides import TorchFunctionMode
 
-from whyformer.errors import BadInput, MissingProcessor
+from whyformer.errors import BadInput
 from whyformer.files import jpeg_uri, open_image
 from whyformer.inputs.base import LearnedPositions, Modality, Place
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool
@@ -26,6 +26,7 @@ from whyformer.inputs.image import (
     TokenPixels,
     are_packed,
     packed,
+    require_both,
     require_pixels,
     unpacked,
 )
@@ -321,12 +322,7 @@ def encoded_pairs(read: ImageTextRead, raw: Sequence[Raw]) -> tuple[dict[str, Te
         answers.append(one[1] if answered else None)
     if read.image in BOX_FEATURES:
         return _with_regions(read, pairs), pairs, answers
-    processor = read.processor
-    if processor is None or not hasattr(processor, "image_processor"):
-        raise MissingProcessor(
-            "an image with a text needs the model's processor: pass processor=AutoProcessor.from_pretrained(…), "
-            "or give tensors ({'input_ids': …, 'pixel_values': …}) instead."
-        )
+    processor = require_both(read.processor)
     token = None if read.image_token() is None else getattr(processor, "image_token", None)
     if not isinstance(token, str):
         token = ""  # which every text holds

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
 
-from whyformer.errors import BadInput, MissingProcessor, NotOffered
+from whyformer.errors import BadInput, NotOffered
 from whyformer.files import open_image
 from whyformer.inputs import media
 from whyformer.inputs import units as naming
@@ -24,6 +24,7 @@ from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.decoding import Decoding
 from whyformer.inputs.exchanges import answered, without_end
 from whyformer.inputs.families import continues_text, is_media, is_video
+from whyformer.inputs.image import require_both
 from whyformer.inputs.multi_input import StreamsMask, fitting, require_known
 from whyformer.inputs.scenes import Scene, open_video, scene_of, with_regions, without_media
 from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings
@@ -151,12 +152,7 @@ class VisionLanguageRead(TextRead):
 
     def _encoded(self, scene: Scene) -> dict[str, Tensor]:
         """Return the processor's tensors of one input."""
-        processor = self.processor
-        if processor is None or not hasattr(processor, "image_processor"):
-            raise MissingProcessor(
-                "an image with a text needs the model's processor: pass processor=AutoProcessor.from_pretrained(…), or "
-                "give tensors ({'input_ids': …, 'pixel_values': …}) instead."
-            )
+        processor = require_both(self.processor)
         given: dict[str, Any] = {"images": [[open_image(image) for image in scene.images]]} if scene.images else {}
         if scene.videos and not hasattr(processor, "video_processor"):
             raise BadInput(f"{type(processor).__name__} takes no videos. {FRAMES_AS_IMAGES}")
