@@ -194,6 +194,8 @@ def without(place: LayerRows, gone_VM: Tensor) -> Tensor:
 class UniformTest:
     """One input with uniform attention."""
 
+    former: ClassVar[tuple[str, ...]] = ("seed_jsd", "seed_change")  # fields of older files
+
     title: str
     change: float  # |Δp| with uniform weights in the chosen rows
     change_everywhere: float  # in every row of every layer
@@ -205,6 +207,8 @@ class UniformTest:
 @dataclass(frozen=True)
 class WiegreffePinter:
     """All inputs."""
+
+    former: ClassVar[tuple[str, ...]] = ("models",)
 
     inputs: tuple[UniformTest, ...]
     layers: str

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,6 +29,8 @@ STEADY = 0.7  # mean Spearman from which a map counts as steady
 @dataclass(frozen=True)
 class Stability:
     """Maps of noisy inputs compared with the original ones; means over inputs."""
+
+    former: ClassVar[tuple[str, ...]] = ("paraphrase_spearman", "paraphrase_same_answer")  # fields of older files
 
     method: str
     noise: float

@@ -94,6 +94,7 @@ class Maximized(Result):
     """The image that maximises a unit's activation, and the history of the optimisation."""
 
     what: ClassVar[str] = "activation maximization"
+    former: ClassVar[tuple[str, ...]] = ("tokens",)  # fields of older files
 
     unit: str
     value: float  # of the unit, for the image as shown

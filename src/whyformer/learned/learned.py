@@ -130,6 +130,7 @@ class Learned(Result, Named):
     what: ClassVar[str] = "learned method"
     last: ClassVar[tuple[str, ...]] = ("weights",)
     endings: ClassVar[tuple[str, ...]] = (SUFFIX,)
+    former: ClassVar[tuple[str, ...]] = ("beside",)  # fields of older files
 
     model: str  # class
     fingerprint: str  # of the model's weights

@@ -209,10 +209,11 @@ def _member(members: tuple[Any, ...], data: Any) -> Any:
 
 
 def filled(kind: Any, data: Any, at: str = "") -> Any:
-    """A dataclass; what an older file does not hold yet has its default."""
+    """Return a dataclass; what an older file does not hold yet has its default, its ``former`` fields are left out."""
     hints = _hints(kind)
     fields = {f.name: f for f in dataclasses.fields(kind)}
-    if unknown := sorted(mapping(data, at).keys() - fields.keys()):
+    data = {name: part for name, part in mapping(data, at).items() if name not in getattr(kind, "former", ())}
+    if unknown := sorted(data.keys() - fields.keys()):
         raise Damaged(f"{below(at, unknown[0])!r} is unknown")
     for name, f in fields.items():
         if name not in data and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
