@@ -464,7 +464,7 @@ def test_every_field_of_a_batch_is_in_its_name_and_keeps_it_from_graphs() -> Non
     for field in dataclasses.fields(Batch):
         other = dataclasses.replace(batch, **{field.name: {"x": torch.ones(2)}})
         assert (digest(other.contents()) != digest(batch.contents())) == (field.name not in SHOWN), field.name
-        written = field.name in {"tensors", "keep_BN", "raw", "warnings", "encodings"}
+        written = field.name in {"tensors", "keep_BN", "raw", "warnings", "encodings", "asked"}
         assert is_tensors_alone(other) == written, field.name
     explainer = wf.Explainer(Open().eval())
     name = digest(explainer.question())

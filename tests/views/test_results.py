@@ -208,6 +208,17 @@ def test_files_of_the_old_format_are_read(path: Path) -> None:
         assert written == path.read_text(encoding="utf-8"), "the format is what it was, to the byte"
 
 
+@pytest.mark.parametrize(("name", "former"), [("Learned", {"beside": {}}), ("Maximized", {"tokens": ["a"]})])
+def test_a_file_with_fields_that_have_gone_is_read(name: str, former: dict[str, object], tmp_path: Path) -> None:
+    content = json.loads((STORED / f"{name}.json").read_text(encoding="utf-8"))
+    older = tmp_path / "older.json"
+    older.write_text(json.dumps(content | former), encoding="utf-8")
+    assert wf.load(older).to_dict() == wf.load(STORED / f"{name}.json").to_dict()
+    older.write_text(json.dumps(content | {"unheard": 1}), encoding="utf-8")
+    with pytest.raises(BadInput, match="'unheard' is unknown"):
+        wf.load(older)
+
+
 @pytest.mark.parametrize("path", sorted(RETIRED.iterdir()), ids=lambda p: p.name)
 def test_kinds_that_are_no_longer_made_are_read_as_they_were_saved(path: Path, tmp_path: Path) -> None:
     loaded, written = wf.load(path), path.read_text(encoding="utf-8")
