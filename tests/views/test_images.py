@@ -23,7 +23,7 @@ from whyformer.views import heads_over_image, side_by_side, view_of
 from whyformer.views import image_marks as images
 from whyformer.views.header import facts
 from whyformer.views.image_marks import box_words, canvas_size, frames_of, painted, pixel_map, shrunk, to_pixels
-from whyformer.views.marks import Frame, HeadColours, Heat, Look, Scale
+from whyformer.views.marks import Frame, HeadColours, Heat, MarkSettings, Scale
 from whyformer.views.terminal.terminal_page import text
 from whyformer.views.view import Page, Panel, View
 
@@ -213,10 +213,14 @@ def test_bilinear_is_torchs() -> None:
 
 def test_strong_patches_cover_the_picture_and_heads_keep_their_colours() -> None:
     image = np.full((48, 64, 3), 128, np.uint8)
-    drawn = painted(images.heat(samples.image(), Look(image=image), interpolation="nearest"), (48, 64)).astype(int)
+    drawn = painted(images.heat(samples.image(), MarkSettings(image=image), interpolation="nearest"), (48, 64)).astype(
+        int
+    )
     change = np.abs(drawn - 128).sum(-1)
     assert change[-1, -1] > 2 * change[0, 0]
-    signed = painted(images.heat(samples.image("occlusion", signed=True), Look(image=image)), (48, 64)).astype(int)
+    signed = painted(images.heat(samples.image("occlusion", signed=True), MarkSettings(image=image)), (48, 64)).astype(
+        int
+    )
     assert signed[0, 0, 0] > signed[0, 0, 2]  # orange
     assert signed[-1, -1, 2] > signed[-1, -1, 0]  # blue
     maps = (np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32)[::-1].copy())

@@ -10,7 +10,7 @@ import pytest
 
 from tests.views import samples
 from whyformer.results.types import Explanation
-from whyformer.views.marks import Bars, Look
+from whyformer.views.marks import Bars, MarkSettings
 from whyformer.views.text_marks import has_waterfall, placed_rows, waterfall
 
 SCORES = np.array([0.5, -0.2, 0.1], np.float32)  # age, income, city
@@ -58,7 +58,7 @@ def test_what_is_left_has_its_own_name() -> None:
 
 
 def test_a_long_list_ends_in_others() -> None:
-    mark = waterfall(row(), Look(most=1))
+    mark = waterfall(row(), MarkSettings(most=1))
     assert [(bar.label, round(bar.score, 6)) for bar in mark.bars[1:-1]] == [("age", 0.5), ("2 others", -0.1)]
 
 

@@ -29,7 +29,7 @@ from whyformer.inputs.batch import (
     require_numbers,
     signature_of,
 )
-from whyformer.inputs.decoding import Asked, Decoding
+from whyformer.inputs.decoding import Decoding, InputOptions
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.inputs.units import GROUPS, Column
@@ -82,7 +82,7 @@ class Read(ABC):
     def encode(self, raw: Sequence[Raw]) -> Batch:
         """Turn raw inputs into tensors."""
 
-    def batch(self, raw: Sequence[Raw], asked: Asked) -> Batch:
+    def batch(self, raw: Sequence[Raw], asked: InputOptions) -> Batch:
         """Turn raw inputs into a batch of which this is asked."""
         return replace(self.encode(raw), asked=asked)
 

@@ -18,7 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from whyformer.capture.site import OffPlan
 from whyformer.errors import BadInput, ModelFailed, UnknownName, WhyformerError
-from whyformer.inputs.decoding import ASKED, Asked, Continuation, KeptPass
+from whyformer.inputs.decoding import PLAIN_OPTIONS, Continuation, InputOptions, KeptPass
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.table_schema import is_missing
 from whyformer.loan.spread import out_of_memory
@@ -187,7 +187,7 @@ class Batch:
     alone: bool = False  # rows that would look at others are run without them
     by_input: bool = False  # units are all those of the inputs, wherever attention runs
     absent: bool = False  # some ids are those of masked units (capture/lookups.py, MeanVectors)
-    asked: Asked = ASKED
+    asked: InputOptions = PLAIN_OPTIONS
 
     @property
     def size(self) -> int:

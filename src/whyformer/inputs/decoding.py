@@ -31,7 +31,7 @@ PLAIN = Decoding()
 
 
 @dataclass(frozen=True)
-class Asked:
+class InputOptions:
     """What is asked of inputs besides the target."""
 
     decoding: Decoding = PLAIN
@@ -39,7 +39,7 @@ class Asked:
     first_token: bool = True  # the first token of a language model's input has a score
 
 
-ASKED = Asked()
+PLAIN_OPTIONS = InputOptions()
 
 
 @dataclass(eq=False)

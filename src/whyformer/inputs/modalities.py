@@ -19,7 +19,7 @@ from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Raw, are_flags, are_tensors, as_list, is_single, named_tensors, signature_of
 from whyformer.inputs.checkpoint import loaded, tokenizer_of
-from whyformer.inputs.decoding import ASKED, Asked
+from whyformer.inputs.decoding import PLAIN_OPTIONS, InputOptions
 from whyformer.inputs.detection import DetectionInput
 from whyformer.inputs.families import (
     BOX_FEATURES,
@@ -55,7 +55,7 @@ class Source:
     size: int
     raw: tuple[Raw, ...] = ()
     single: bool = False  # one raw input, not a list of them
-    asked: Asked = ASKED
+    asked: InputOptions = PLAIN_OPTIONS
 
     def asking(self, **wishes: Any) -> Source:
         """Return these inputs with what is asked of them; raise where that cannot be asked."""

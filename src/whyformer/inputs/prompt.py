@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, ModelFailed, NonFinite, NotOffered, WhyformerError, listed, shown
 from whyformer.inputs.base import Mask, Mean, Modality, Place, Read
 from whyformer.inputs.batch import Batch, Filling, Raw, SamplePool
-from whyformer.inputs.decoding import ASKED, Asked, Decoding, Stretch
+from whyformer.inputs.decoding import PLAIN_OPTIONS, Decoding, InputOptions, Stretch
 from whyformer.inputs.exchanges import part_of, require_one_wish
 from whyformer.inputs.units import Span, spans_of
 from whyformer.results.types import Target, Units
@@ -196,9 +196,9 @@ class PromptRead(Read):
         return segments
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
-        return self.batch(raw, ASKED)
+        return self.batch(raw, PLAIN_OPTIONS)
 
-    def batch(self, raw: Sequence[Raw], asked: Asked) -> Batch:
+    def batch(self, raw: Sequence[Raw], asked: InputOptions) -> Batch:
         assert isinstance(self.model, AskedModel)
         size = "word" if asked.segments == "token" else asked.segments  # there is no tokenizer
         prompts = [self._prompt(pair, asked.decoding, size) for pair in raw]

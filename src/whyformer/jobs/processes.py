@@ -26,7 +26,7 @@ from whyformer.explainer import CoreExplainer
 from whyformer.extras import require
 from whyformer.jobs.folder import Written
 from whyformer.jobs.source import Part
-from whyformer.jobs.worker import Prepared, Work, Worker
+from whyformer.jobs.worker import ReadPart, Work, Worker
 
 IN_FLIGHT = 2  # parts per worker: one that it explains, and one that waits for it
 ATTEMPTS = 3  # of a part whose worker dies
@@ -137,12 +137,12 @@ AHEAD = 2  # parts that are ready before the model is
 
 
 def run_here(worker: Worker, parts: Iterator[Part], commit: Callable[[Written], object]) -> None:
-    def ready() -> Prepared | None:
+    def ready() -> ReadPart | None:
         part = next(parts, None)
         return None if part is None else worker.prepared(part)
 
     with ThreadPoolExecutor(1, thread_name_prefix="whyformer-reading") as reader:
-        waiting: deque[Future[Prepared | None]] = deque(reader.submit(ready) for _ in range(AHEAD))
+        waiting: deque[Future[ReadPart | None]] = deque(reader.submit(ready) for _ in range(AHEAD))
         while (prepared := waiting.popleft().result()) is not None:
             waiting.append(reader.submit(ready))
             commit(worker.explained(prepared))

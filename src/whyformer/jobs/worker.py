@@ -112,7 +112,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class ReadPart:
     """A part with its rows encoded, batch by batch."""
 
     part: Part
@@ -128,7 +128,7 @@ class Worker:
         for path in filter(None, work.learned):
             get_method(path)
 
-    def prepared(self, part: Part) -> Prepared:
+    def prepared(self, part: Part) -> ReadPart:
         """The part's rows as tensors. Touches no weight, and may run beside :meth:`explained`."""
         rows = [row for row in part.rows if not isinstance(row.content, Unreadable)]
         unreadable = [row for row in part.rows if isinstance(row.content, Unreadable)]
@@ -145,7 +145,7 @@ class Worker:
         batches = []
         for batch in batches_of([length for _, length in fitting], self.work.tokens, self.work.most):
             batches += self._encoded([fitting[i][0] for i in batch], failures)
-        return Prepared(part, batches, failures)
+        return ReadPart(part, batches, failures)
 
     def _lengths(self, rows: list[Row]) -> tuple[list[int], int | None]:
         """Tokens of each row, where they are texts, and how many the model takes; 1 each where they are not."""
@@ -192,7 +192,7 @@ class Worker:
             raise errors.BadInput(f"{len(rows)} rows were read as {source.size} inputs: give one input per row.")
         return replace(source, whole=source.batch())
 
-    def explained(self, prepared: Prepared) -> Written:
+    def explained(self, prepared: ReadPart) -> Written:
         """The part's explanations and errors, as files."""
         started = time.perf_counter()
         failures = list(prepared.failures)

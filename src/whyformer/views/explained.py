@@ -17,7 +17,7 @@ from whyformer.shapes import Array
 from whyformer.views import header, scales, text_marks
 from whyformer.views import image_marks as images
 from whyformer.views.generation import first_token_words, in_full_colour, is_long, reading_of, shortened_question
-from whyformer.views.marks import Heat, Lines, Look, Mark, Picture, Reading, Scale, TokenRun
+from whyformer.views.marks import Heat, Lines, Mark, MarkSettings, Picture, Reading, Scale, TokenRun
 from whyformer.views.table_marks import unmoved_words, unseen_panel, with_values
 from whyformer.views.text_marks import By
 from whyformer.views.view import Explained, Page, Panel, Terms, View, view_of
@@ -64,7 +64,7 @@ def explanation_view(
     pixels = _pixels(image, explanation)
     has_patches = explanation.units.grid is not None
     panels = [] if pixels is None else [Panel((Picture(pixels, images.frames_of(explanation)),), "input")]
-    look = Look(by, most=most, specials=specials, image=pixels)
+    look = MarkSettings(by, most=most, specials=specials, image=pixels)
     for heading, mark in _marks(explanation, look, beside=False):
         panels.append(Panel((mark,), heading, wide=isinstance(mark, (TokenRun, Reading, Lines))))
     if detail and not nothing:
@@ -141,7 +141,7 @@ def _named(target: Target) -> tuple[str, str]:
     return first, second
 
 
-def _ranked(explanation: Explanation, look: Look) -> list[Panel]:
+def _ranked(explanation: Explanation, look: MarkSettings) -> list[Panel]:
     """Return the ranked list; of a contrast with a sign, a list for each of the two classes."""
     if not explanation.scores.any():
         return []
@@ -176,7 +176,7 @@ def _as_drawn(explanation: Explanation) -> Explanation:
     return explanation.replace(signed=False) if apart else explanation
 
 
-def _marks(explanation: Explanation, look: Look, beside: bool) -> list[tuple[str, Mark]]:
+def _marks(explanation: Explanation, look: MarkSettings, beside: bool) -> list[tuple[str, Mark]]:
     """Return headings and marks of the input with its scores, stream by stream.
 
     ``beside``: in a panel among others, with fewer pictures, and with bars for what has no map.
@@ -254,7 +254,7 @@ def side_by_side(
     one_target = len({(e.target, e.scalar) for e in chosen}) == 1
     one_readout = len({e.readout for e in chosen}) == 1 and bool(chosen[0].readout)
     for explanation, factor, nothing in zip(chosen, times, empty, strict=True):
-        look = Look(by, on_one.get(explanation.signed), factor, most, specials, pixels)
+        look = MarkSettings(by, on_one.get(explanation.signed), factor, most, specials, pixels)
         marks = [mark for _, mark in _marks(explanation, look, beside=True)]
         marks += [images.pixel_heat(explanation)] if detail and images.has_pixels(explanation) and not nothing else []
         ranked = explanation.units.grid is None and set(explanation.units.stream) != {"table"}  # those have their bars

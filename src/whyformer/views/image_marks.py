@@ -15,7 +15,7 @@ from whyformer.files import open_image, resized
 from whyformer.results.types import Explanation, Units
 from whyformer.shapes import Array
 from whyformer.views import scales
-from whyformer.views.marks import PLAIN, Frame, HeadColours, Heat, Line, Lines, Look, Picture, Scale
+from whyformer.views.marks import PLAIN, Frame, HeadColours, Heat, Line, Lines, MarkSettings, Picture, Scale
 from whyformer.views.scales import DIVERGING, HEAT, bytes_of, head_colour, headroom, ramp, rgb, scale_of
 
 
@@ -183,7 +183,7 @@ def painted_heads(mark: HeadColours, size: tuple[int, int]) -> Array:
 ROUNDING = 1.5  # pixels; some processors round to whole patches instead
 
 
-def heat(explanation: Explanation, look: Look = PLAIN, interpolation: str = "bilinear") -> Heat:
+def heat(explanation: Explanation, look: MarkSettings = PLAIN, interpolation: str = "bilinear") -> Heat:
     """Return the patches' scores over the image, from the lowest to the highest patch."""
     units, sound = explanation.units, of_sound(explanation.units)
     require_fit(look.image, units)

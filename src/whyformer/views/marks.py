@@ -58,7 +58,7 @@ class Scale:
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class MarkSettings:
     """The settings of the marks of one explanation."""
 
     by: str = "token"  # or "word"
@@ -69,7 +69,7 @@ class Look:
     image: Array | None = None  # below the patches
 
 
-PLAIN = Look()
+PLAIN = MarkSettings()
 
 
 @dataclass(frozen=True)

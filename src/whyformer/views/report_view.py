@@ -18,7 +18,7 @@ from whyformer.views.comparison_view import TABLE_WORDS, agreement_view, curves_
 from whyformer.views.explained import TEXT, side_by_side, title_of
 from whyformer.views.header import NUMBER, cost_of, duration, options, percent, scalar_words
 from whyformer.views.image_marks import heat
-from whyformer.views.marks import Bar, Bars, Line, Lines, Look, Mark, Points, Scale, Scatter, TableMark
+from whyformer.views.marks import Bar, Bars, Line, Lines, Mark, MarkSettings, Points, Scale, Scatter, TableMark
 from whyformer.views.scales import scale_of
 from whyformer.views.text_marks import bars, token_run
 from whyformer.views.view import Explained, Fact, Page, Panel, Terms, Trust, View
@@ -77,7 +77,7 @@ def _twice(test: Any) -> View:
 
 def _drawn(explanation: Explanation, scale: Scale) -> tuple[Mark, ...]:
     """The image, the words, and bars for whatever else there is (columns, boxes)."""
-    units, look = explanation.units, Look(scale=scale)
+    units, look = explanation.units, MarkSettings(scale=scale)
     marks: list[Mark] = []
     rest = [i for i, special in enumerate(units.special) if not special]
     if units.grid is not None:

@@ -15,7 +15,7 @@ from whyformer.parameters import OneOf
 from whyformer.results.types import Explanation, Units, word_pieces
 from whyformer.views import scales
 from whyformer.views.header import column, percent
-from whyformer.views.marks import PLAIN, Bar, Bars, Look, Piece, Scale, TokenRun
+from whyformer.views.marks import PLAIN, Bar, Bars, MarkSettings, Piece, Scale, TokenRun
 from whyformer.views.table_marks import stand_in_of, untried
 
 By = Annotated[str, OneOf("token", "word")]
@@ -84,7 +84,7 @@ class _Entry:
     members: tuple[int, ...] = ()
 
 
-def token_run(explanation: Explanation, look: Look = PLAIN, members: Sequence[int] | None = None) -> TokenRun:
+def token_run(explanation: Explanation, look: MarkSettings = PLAIN, members: Sequence[int] | None = None) -> TokenRun:
     """Return highlights on the original string, or on the joined tokens."""
     chosen = _entries(explanation, look.by, members)
     scale, text = look.scale or scale_for(explanation, look.by), explanation.units.text
@@ -162,14 +162,14 @@ def _joined(entries: list[_Entry], times: float) -> list[Piece]:
     return pieces
 
 
-def bars(explanation: Explanation, look: Look = PLAIN, members: Sequence[int] | None = None) -> Bars:
+def bars(explanation: Explanation, look: MarkSettings = PLAIN, members: Sequence[int] | None = None) -> Bars:
     """Return one bar per unit, in reading order."""
     chosen, folded = _listed(explanation, replace(look, by="token"), members)
     drawn = tuple(_bar(explanation, entry, look.times) for entry in chosen)
     return Bars(drawn, look.scale or scale_for(explanation), folded=folded)
 
 
-def ranking(explanation: Explanation, look: Look = PLAIN) -> Bars:
+def ranking(explanation: Explanation, look: MarkSettings = PLAIN) -> Bars:
     """Return the ranked list: the highest first, by size where scores have a sign; columns without effect last."""
     chosen, folded = _listed(explanation, look)
     size: Callable[[float], float] = abs if explanation.signed else float
@@ -182,7 +182,9 @@ def ranking(explanation: Explanation, look: Look = PLAIN) -> Bars:
     return Bars(shown, scale, folded=folded, ranked=True, left_out=len(order) - len(shown))
 
 
-def _listed(explanation: Explanation, look: Look, members: Sequence[int] | None = None) -> tuple[list[_Entry], str]:
+def _listed(
+    explanation: Explanation, look: MarkSettings, members: Sequence[int] | None = None
+) -> tuple[list[_Entry], str]:
     """Return the entries that have a bar, and a line about those that have none."""
     entries = _entries(explanation, look.by, members)
     if look.specials:
@@ -341,7 +343,7 @@ def baseline_words(explanation: Explanation) -> str:
     return "0, and each category alike" if name == "uniform" else name
 
 
-def waterfall(explanation: Explanation, look: Look = PLAIN) -> Bars:
+def waterfall(explanation: Explanation, look: MarkSettings = PLAIN) -> Bars:
     """Return the steps from the baseline to the row, the largest first; hidden features are one step."""
     start = start_of(explanation)
     assert start is not None
