@@ -123,7 +123,7 @@ def process_state_is_restored() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def logits_are_explained(request: pytest.FixtureRequest) -> Iterator[None]:
-    from whyformer.options import Request, _lasting
+    from whyformer.options import Request
     from whyformer.tables.global_explanation import explain_global
     from whyformer.tables.in_context import explain_in_context
 
@@ -131,9 +131,7 @@ def logits_are_explained(request: pytest.FixtureRequest) -> Iterator[None]:
         for verb in (Request.__init__, inspect.unwrap(explain_global), inspect.unwrap(explain_in_context)):
             if request.node.nodeid.startswith(OF_LOGITS) and "test_parameters" not in request.node.nodeid:
                 patch.setitem(verb.__kwdefaults__, "scalar", "logit")
-        _lasting.cache_clear()  # requests of the other default
         yield
-    _lasting.cache_clear()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -173,7 +173,7 @@ class CoreExplainer(LoadedModel):
                 return _shaped(request, explained_through(self.answer, source, request))
         if type(request.target) is tuple and is_of_answers(source, request.target):
             return _shaped(request, contrast(self.answer, source, request))
-        prepared = prepare(self.model, source.modality.kind, request, self.graphs is not None)
+        prepared = prepare(source.modality.kind, request, self.graphs is not None)
         source = source if request.first_token else source.asking(first_token=False)
         question: Question | None = None
         plain = not request.decoding and MASKINGS not in request.rest
@@ -289,7 +289,7 @@ class CoreExplainer(LoadedModel):
     def estimate(self, inputs: Any, *, method: Name = None, **options: Unpack[Sizing]) -> Estimate:
         """Estimate memory and passes of ``explain``, without explaining."""
         source, request = self.source(inputs), Request.of(None, method, options, Sizing)
-        prepared = prepare(self.model, source.modality.kind, request, self.graphs is not None)
+        prepared = prepare(source.modality.kind, request, self.graphs is not None)
         sizes: dict[str, Any] = {"batch_size": request.batch_size, "memory": request.memory, "units": request.units}
         with self.session(source, **sizes) as session:
             return estimate(session, *prepared.chosen)

@@ -11,14 +11,13 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 from whyformer.errors import BadInput
 from whyformer.inputs.decoding import PLAIN, Decoding, Stretch
 from whyformer.parameters import (
-    SIMPLE,
     BatchSize,
     CharacterRange,
     Count,
@@ -227,12 +226,9 @@ class Evaluation:
     cache: str | Path | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is asked of ``explain``, checked: the options with their defaults, the methods, and their own options.
-
-    Who asks for the same again in plain values gets the same object: what was prepared for it is known (prepared.py).
-    """
+    """What is asked of ``explain``, checked: the options with their defaults, the methods, and their own options."""
 
     target: Aims = None
     scalar: Scalar = "centred"
@@ -253,7 +249,6 @@ class Request:
     methods: tuple[str | None, ...] = (None,)
     by_method: bool = False  # a list of methods was given: results are by name
     rest: Mapping[str, Any] = field(default_factory=dict)  # options of the methods
-    lasting: ClassVar[bool] = False  # of one object: all who ask for the same get it
 
     @classmethod
     def of(
@@ -265,11 +260,6 @@ class Request:
         owner: str = "",
     ) -> Request:
         """Make the request of a call of ``verb``; kind: the options that it has, others are those of methods."""
-        simple = SIMPLE.issuperset(map(type, (method, *options.values())))
-        return (_lasting if simple else cls._of)(verb, method, kind, owner, **options)
-
-    @classmethod
-    def _of(cls, verb: Callable[..., Any] | None, method: Any, kind: type, owner: str, /, **options: Any) -> Request:
         names = names_of(kind)
         asked = {name: value for name, value in options.items() if name in names}
         others = {name: value for name, value in options.items() if name not in names}
@@ -285,19 +275,11 @@ class Request:
         """Return the same request for one method with these options."""
         return replace(self, methods=(name,), by_method=False, rest=options)
 
-    @cached_property
+    @property
     def decoding(self) -> Decoding:
         """How the answer of a language model is made and explained."""
         decoding = Decoding(self.generate, self.span, tuple(self.choices or ()), self.one_pass, self.seed)
         return decoding or PLAIN
-
-
-@lru_cache(256, typed=True)
-def _lasting(verb: Callable[..., Any] | None, method: Any, kind: type, owner: str, /, **options: Any) -> Request:
-    """Make a request of plain values, or return the one that was made of them."""
-    request = Request._of(verb, method, kind, owner, **options)
-    object.__setattr__(request, "lasting", True)
-    return request
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Prepared: what a request means for a model and a kind of input, whatever the input is. A later call finds it made."""
+"""Prepared: what a request means for a kind of input, whatever the input is."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from whyformer.choices import answers
 from whyformer.errors import BadInput
-from whyformer.loan.borrow import REMEMBERED, loan_of
 from whyformer.options import Request
-from whyformer.registry import AUTO, LEARNED, Chosen, get_method
+from whyformer.registry import AUTO, Chosen, get_method
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,25 +20,11 @@ class Prepared:
     chosen: tuple[Chosen, ...]
 
 
-def prepare(model: nn.Module, kind: str, request: Request, compiled: bool) -> Prepared:
-    """Return what the request means for inputs of this kind; kept with the facts about the model.
+def prepare(kind: str, request: Request, compiled: bool) -> Prepared:
+    """Return the methods, and the options of each: an option goes to those that have it, and one must.
 
     compiled: explanations are recorded as graphs, which have one pass.
     """
-    facts, key = loan_of(model).prepared, (request, kind, compiled)
-    known: Prepared | None = facts.get(key)
-    if known is None or any(get_method(c.method.name) is not c.method for c in known.chosen):  # registered anew
-        known = _made(kind, request, compiled)
-        of_file = any(c.method.name.startswith(LEARNED) for c in known.chosen)  # which may change
-        if request.lasting and not of_file:
-            if len(facts) >= REMEMBERED:
-                facts.clear()
-            facts[key] = known
-    return known
-
-
-def _made(kind: str, request: Request, compiled: bool) -> Prepared:
-    """The methods, and the options of each: an option goes to those that have it, and one must."""
     names, options = list(request.methods), dict(request.rest)
     if request.passes is not None:
         if not any("passes" in get_method(name or AUTO).options for name in names):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
-import torch
 
 import whyformer as wf
-from whyformer import registry
-from whyformer.loan.borrow import known_about
 from whyformer.options import (
     Evaluation,
     EvaluationOptions,
@@ -22,7 +19,6 @@ from whyformer.options import (
     names_of,
     sentences,
 )
-from whyformer.prepared import prepare
 
 OPTIONS = {f.name for f in fields(Request)} - {"methods", "by_method", "rest"}
 
@@ -62,22 +58,3 @@ def test_one_request_is_asked_anew_with_a_change() -> None:
     assert (request.methods, request.by_method, request.rest) == (("grad_sam", "shap"), True, {"evaluations": 8})
     one = request.by("shap", {})
     assert (one.methods, one.by_method, one.seed, one.rest) == (("shap",), False, 3, {})
-
-
-def test_who_asks_for_the_same_again_finds_it_prepared() -> None:
-    assert Request.of(None, "shap", {"seed": 1}) is Request.of(None, "shap", {"seed": 1})
-    assert Request.of(None, "shap", {"seed": 1}) is not Request.of(None, "shap", {"seed": True})
-    assert Request.of(None, "shap", {"target": [1]}) is not Request.of(None, "shap", {"target": [1]})
-
-
-def test_what_is_prepared_goes_with_the_method_and_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, request = torch.nn.Linear(2, 2), Request.of(None, "saliency", {"seed": 2})
-    known_about(model)  # the first look at a model
-    first = prepare(model, "text", request, compiled=False)
-    assert prepare(model, "text", request, compiled=False) is first
-    monkeypatch.setitem(registry._METHODS, "saliency", replace(registry._METHODS["saliency"]))
-    second = prepare(model, "text", request, compiled=False)
-    assert second is not first and prepare(model, "text", request, compiled=False) is second
-    model.weight.data = torch.zeros(2, 2)
-    known_about(model)
-    assert prepare(model, "text", request, compiled=False) is not second

@@ -72,7 +72,6 @@ class Loan:
     known: Known = field(default_factory=Known)  # at the place below
     place: tuple[Any, Any] = UNMARKED  # which modules are said to give attention maps, and the arguments of the call
     facts: Known = field(default_factory=Known)  # of every place
-    prepared: dict[Any, Any] = field(default_factory=dict)  # requests (prepared.py); several threads read it at a time
     traits: Traits = field(default_factory=lambda: Traits({}, {}, {}))
     states: frozenset[Place] = frozenset()  # attributes that a pass changes by itself
     look: Look | None = None  # the model as it was at the last walk
@@ -110,7 +109,6 @@ class Loan:
         """Drop all facts: the model has changed."""
         self.known.clear()
         self.facts.clear()
-        self.prepared.clear()
         self.traits, self.states = traits, frozenset()
         self.changes += 1
         look.watch(members, traits, self.states)
