@@ -254,7 +254,7 @@ def held_by_two() -> dict[str, Any]:
 def several_processes(found: Any, at: Things) -> None:
     from tests.support.two_processes import inputs
 
-    alone = wf.explain(CASES["llama"].build("sdpa"), inputs(), method="attn_lrp", target=1)
+    alone = wf.explain(CASES["llama"].build("sdpa"), inputs(), method="attn_lrp", target=1, scalar="logit")
     close(found["sharded"]["scored"]["attn_lrp"][0]["scores"], alone[0].scores)
     assert "runs some of the heads" in found["sharded"]["refused"]["generic_attention"]
 
