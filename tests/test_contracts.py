@@ -21,8 +21,8 @@ import whyformer as wf
 from tests.methods import properties
 from tests.methods.properties import near as close
 from tests.models import CASES, Case, model_of
+from whyformer.choices import BACKWARD
 from whyformer.errors import BadInput, NotOffered, NotOverUnits
-from whyformer.evaluate.candidate_pool import BACKWARD
 from whyformer.registry import Method
 
 ROOT = Path(__file__).parent.parent

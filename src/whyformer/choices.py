@@ -1,11 +1,15 @@
-"""What explains when no method is named, within how many passes, and beside which others (docs/reports/frontier.md)."""
+"""What explains when no method is named, within how many passes, beside which others, and what methods cost."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from whyformer.registry import MASKINGS
+from whyformer.errors import BadInput
+from whyformer.registry import MASKINGS, get_method
 
 PASSES = 128  # that one input may take; a backward counts two
 USUAL = {"language": 3}  # prompts are long: one forward and one backward, unless more are asked for
@@ -80,3 +84,68 @@ def guides(passes: int | None = None) -> tuple[str, ...]:
 def default_method(kind: str) -> str:
     """Return the default method for an input of usual size."""
     return answers(kind, 1)[0][0]
+
+
+# Budgets and prices, by declared costs.
+
+BACKWARD = 1.0  # forwards, in multiply-adds: gradients of what goes in, as no weight needs one
+TIME = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|seconds?|forwards?)?\s*")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most forwards, or seconds, for one explanation."""
+
+    most: float
+    seconds: bool = False
+
+    @property
+    def highest(self) -> float:
+        """The highest price that fits: prices are rounded to whole forwards."""
+        return self.most if self.seconds else self.most + 0.49
+
+    def __str__(self) -> str:
+        return f"{self.most:g} {'s' if self.seconds else 'forwards'}"
+
+
+def budget_of(asked: int | str) -> Budget:
+    """Return the budget that 20, "20", "20 forwards", "2s" or "500ms" mean."""
+    if isinstance(asked, int):
+        return Budget(float(asked))
+    match = TIME.fullmatch(asked)
+    amount, unit = (float(match[1]), match[2] or "forwards") if match else (0.0, "")
+    if not match or not amount or (unit.startswith("forward") and amount != int(amount)):
+        raise BadInput(f"budget={asked!r} is not a cost: give a number of forwards (20), or a time ('2s', '500ms').")
+    if unit.startswith("forward"):
+        return Budget(amount)
+    return Budget(amount / 1000 if unit == "ms" else amount, seconds=True)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The price of a pass: in seconds where it was measured on these inputs, else in forwards."""
+
+    forward: float = 1.0  # of one input alone
+    batched: float = 1.0  # of one input among as many as are run together
+    backward: float = BACKWARD  # in forwards
+    replace: str | int | None = None  # the default baseline of these inputs: several rows of a table cost more
+    estimate: Callable[..., Any] | None = None  # (method=, **options) → Estimate of the longest input
+
+    def price(self, forwards: float, backwards: float, besides: float = 0.0) -> float:
+        """Return the price of an explanation. besides: work other than passes, in forwards."""
+        return self._passes(forwards) + self.backward * self._passes(backwards) + besides * self.batched
+
+    def _passes(self, count: float) -> float:
+        """Return the price of passes: up to two run alone, more share batches. More passes never cost less."""
+        return max(count * self.batched, min(count, 2) * self.forward)
+
+
+def price_of(method: str, options: dict[str, Any], units: int, rates: Rates) -> float:
+    """Return the price of a method for an input of so many units, by its declared cost."""
+    entry = get_method(method)
+    known = {k: v for k, v in {"replace": rates.replace, **options}.items() if k in entry.options}
+    forwards, backwards = entry.cost(units, **(entry.defaults | known))
+    if entry.works and rates.estimate is not None:
+        estimated = rates.estimate(method=method, **known)
+        forwards, backwards = estimated.forwards, estimated.backwards
+    return rates.price(forwards, backwards, 0.0 if entry.extra_cost is None else entry.extra_cost(units))

@@ -20,21 +20,17 @@ from tests.evaluate.games import TEXTS
 from tests.evaluate.games import sentiment as explainer
 from tests.models import CASES
 from tests.references.metrics import optimus
+from whyformer.choices import BACKWARD, Budget, Rates, budget_of, price_of
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.candidate import Candidate, wanted
 from whyformer.evaluate.candidate_pool import (
-    BACKWARD,
     CLASSES,
     SPACES,
-    Budget,
-    Rates,
     affordable,
-    budget_of,
     candidates_of,
     cost_class_of,
     fitted,
     guided_shap,
-    price_of,
     scores_of_each,
 )
 from whyformer.evaluate.games import games_of

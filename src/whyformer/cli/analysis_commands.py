@@ -61,7 +61,7 @@ def recommend(asked: CommandArguments) -> None:
       whyformer recommend --file reviews.txt --budget 20
     """
     one_of("--scope", asked.scope, ("dataset", "label", "instance"))
-    from whyformer.evaluate.candidate_pool import budget_of
+    from whyformer.choices import budget_of
     from whyformer.evaluate.recommend import recommend as run
 
     if asked.budget is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 import timeit
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.choices import OF_SHAP
+from whyformer.choices import BACKWARD, OF_SHAP, Budget, Rates, price_of
 from whyformer.engines.attention.maps import row_normalized
 from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, WhyformerError
 from whyformer.evaluate.candidate import Candidate, Trial, evaluated, explains_one, one_input
@@ -232,63 +231,8 @@ def truthfulness_of(games: Games, pool: CandidatePool, inputs: Sequence[int], va
     return truth_MI
 
 
-BACKWARD = 1.0  # forwards, in multiply-adds: gradients of what goes in, as no weight needs one
-MOST = 1024  # evaluations of these
+MOST = 1024  # evaluations of shap with a guide
 FEWEST = 8
-TIME = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|seconds?|forwards?)?\s*")
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The most forwards, or seconds, for one explanation."""
-
-    most: float
-    seconds: bool = False
-
-    @property
-    def highest(self) -> float:
-        """The highest price that fits: prices are rounded to whole forwards."""
-        return self.most if self.seconds else self.most + 0.49
-
-    def __str__(self) -> str:
-        return f"{self.most:g} {'s' if self.seconds else 'forwards'}"
-
-
-def budget_of(asked: int | str) -> Budget:
-    """Return the budget that 20, "20", "20 forwards", "2s" or "500ms" mean."""
-    if isinstance(asked, int):
-        return Budget(float(asked))
-    match = TIME.fullmatch(asked)
-    amount, unit = (float(match[1]), match[2] or "forwards") if match else (0.0, "")
-    if not match or not amount or (unit.startswith("forward") and amount != int(amount)):
-        raise BadInput(f"budget={asked!r} is not a cost: give a number of forwards (20), or a time ('2s', '500ms').")
-    if unit.startswith("forward"):
-        return Budget(amount)
-    return Budget(amount / 1000 if unit == "ms" else amount, seconds=True)
-
-
-@dataclass(frozen=True)
-class Rates:
-    """The price of a pass: in seconds where it was measured on these inputs, else in forwards."""
-
-    forward: float = 1.0  # of one input alone
-    batched: float = 1.0  # of one input among as many as are run together
-    backward: float = BACKWARD  # in forwards
-    replace: str | int | None = None  # the default baseline of these inputs: several rows of a table cost more
-    estimate: Callable[..., Any] | None = None  # (method=, **options) → Estimate of the longest input
-
-    def price(self, forwards: float, backwards: float, besides: float = 0.0) -> float:
-        """Return the price of an explanation. besides: work other than passes, in forwards."""
-        return self._passes(forwards) + self.backward * self._passes(backwards) + besides * self.batched
-
-    def _passes(self, count: float) -> float:
-        """Return the price of passes: up to two run alone, more share batches. More passes never cost less."""
-        return max(count * self.batched, min(count, 2) * self.forward)
-
-
-def unit_rates(games: Games) -> Rates:
-    """Return prices in forwards."""
-    return Rates(replace=games.modality.mask.replacement(None))
 
 
 def measured_rates(games: Games) -> Rates:
@@ -306,7 +250,7 @@ def measured_rates(games: Games) -> Rates:
         backward = max(0.0, both - alone) / alone
     except WhyformerError:  # no gradients here, so none will be paid for
         backward = BACKWARD
-    return Rates(alone, min(alone, batched), backward, games.modality.mask.replacement(None))
+    return Rates(alone, min(alone, batched), backward)
 
 
 def fastest(act: Callable[[], object]) -> float:
@@ -316,17 +260,6 @@ def fastest(act: Callable[[], object]) -> float:
 
 def longest(games: Games) -> int:
     return max(range(games.size), key=lambda i: len(games.units[i]))
-
-
-def price_of(method: str, options: dict[str, Any], units: int, rates: Rates) -> float:
-    """Return the price of a method for an input of so many units, by its declared cost."""
-    entry = get_method(method)
-    known = {k: v for k, v in {"replace": rates.replace, **options}.items() if k in entry.options}
-    forwards, backwards = entry.cost(units, **(entry.defaults | known))
-    if entry.works and rates.estimate is not None:
-        estimated = rates.estimate(method=method, **known)
-        forwards, backwards = estimated.forwards, estimated.backwards
-    return rates.price(forwards, backwards, 0.0 if entry.extra_cost is None else entry.extra_cost(units))
 
 
 def fitted(candidate: Candidate, units: int, rates: Rates, most: float) -> Candidate | None:
@@ -393,9 +326,9 @@ class AffordableMethods:
         guided: bool = True,
     ) -> None:
         self.games, self.budget, self.value = games, budget, value
-        rates = measured_rates(games) if budget.seconds else unit_rates(games)
+        rates = measured_rates(games) if budget.seconds else Rates()
         estimate = partial(games.explainer.estimate, one_input(games.inputs, longest(games)))
-        self.rates = rates = replace(rates, estimate=estimate)
+        self.rates = rates = replace(rates, replace=games.modality.mask.replacement(None), estimate=estimate)
         self.units = units = len(games.units[longest(games)])
         self._judged: dict[tuple[int, int], float] = {}
         fit, prices = affordable(candidates, units, rates, budget)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from whyformer.choices import Budget, Rates, budget_of, price_of
 from whyformer.engines.perturbation.game import VALUES
 from whyformer.errors import BadInput, NotOffered, listed
 from whyformer.evaluate import candidate_pool, recommendation
@@ -101,9 +102,7 @@ def within_effort(
     candidates: Sequence[Candidate], units: float, effort: int | None
 ) -> tuple[list[Candidate], dict[str, str]]:
     """Return the cheapest candidates whose prices add up to ``effort`` at most, and why the others are left out."""
-    prices = {
-        c.name: candidate_pool.price_of(c.method, c.options, round(units), candidate_pool.Rates()) for c in candidates
-    }
+    prices = {c.name: price_of(c.method, c.options, round(units), Rates()) for c in candidates}
     spent, dear = 0.0, {}
     for name, price in sorted(prices.items(), key=lambda each: each[1]):
         if effort is not None and spent + price > effort:
@@ -125,7 +124,7 @@ def chosen_within(
     candidates: Sequence[Candidate],
     spaces: Sequence[str],
     known: list[int],
-    budget: candidate_pool.Budget,
+    budget: Budget,
     value: str,
     report: bool,
     guided: bool,
@@ -154,7 +153,7 @@ def chosen_within(
     for x, (m, done) in enumerate(measured.items()):
         candidate = pool.candidates[m]
         options = games.options_of(candidate.method, candidate.options)
-        price = candidate_pool.price_of(candidate.method, candidate.options, methods.units, methods.rates)
+        price = price_of(candidate.method, candidate.options, methods.units, methods.rates)
         mean, low, high = means[:, x].tolist()
         costs = (price, done.forwards, done.backwards, done.seconds)
         judged: Any = (float(chosen_IM[:, x].mean()), mean, low, high, tuple(ahead[:, x].tolist()))
@@ -271,7 +270,7 @@ def recommend(
     """
     if method is not None and not method and not spaces:
         raise BadInput("method and spaces are both empty: name at least one method or space.")
-    limit = None if budget is None else candidate_pool.budget_of(budget)
+    limit = None if budget is None else budget_of(budget)
     if limit is not None and scope != "dataset":
         raise BadInput(f"budget={budget!r} chooses one method for all inputs: omit scope={scope!r}.")
     explainer = CoreExplainer(model, processor, attention_at=attention_at)
