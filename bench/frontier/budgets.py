@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.frontier.claims import difference, not_below
+from bench.frontier.claims import difference, said, verdict
 from bench.frontier.contenders import AVERAGED, Contenders, of_one_pass
 from bench.frontier.subject import FALLS, Row
 
@@ -31,26 +31,25 @@ def passes(row: Row) -> float:
 
 
 def cells(done: dict[str, Row]) -> list[str]:
-    """Per budget: what the default reaches, the best rivals in each measure, and which rivals are surely ahead."""
-    heads = ["budget", "passes", *FALLS, *(f"best other {measure}" for measure in FALLS), "surely ahead of the default"]
+    """Per budget: what the default reaches, how far it is above itself within fewer passes, and what is surely ahead.
+
+    Every figure after the first two is a paired difference with its 95 % interval; above zero favours the default.
+    """
+    heads = ["budget", "passes", *FALLS, "over fewer passes", "surely ahead of the default"]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    fewer: Row | None = None
     for budget in BUDGETS:
         default = done.get(DEFAULT.format(budget))
         if default is None:
             continue
-        others = [r for r in done.values() if not r.name.startswith("auto") and passes(r) <= budget * SLACK]
-        best = []
-        for column, sign in enumerate((-1, 1)):
-            row = min(others, key=lambda r: sign * r.values_IM[:, column].mean())
-            best.append(f"{row.values_IM[:, column].mean():.3f} {row.name}")
         ahead = []
-        for row in others:
-            mean, low, high = difference(default, row)
-            behind = [
-                f"{m} {d:+.3f}" for m, d, level in zip(FALLS, mean, not_below(low, high), strict=True) if not level
-            ]
-            ahead += [f"{row.name} ({', '.join(behind)})"] if behind else []
+        for row in done.values():
+            judged = verdict(*difference(default, row)[1:])
+            if passes(row) <= budget * SLACK and not row.name.startswith("auto") and "behind" in judged:
+                ahead.append(f"{row.name} {', '.join(said(default, row))}: {judged}")
         means = [f"{value:.3f}" for value in default.values_IM.mean(0)[: len(FALLS)]]
-        spent = f"{passes(default):.3g}"
-        lines.append(f"| {budget} | {spent} | {' | '.join([*means, *best])} | {'; '.join(ahead) or 'none'} |")
+        more = "" if fewer is None else ", ".join(said(default, fewer))
+        columns = [str(budget), f"{passes(default):.3g}", *means, more, "; ".join(ahead) or "none"]
+        lines.append(f"| {' | '.join(columns)} |")
+        fewer = default
     return lines
