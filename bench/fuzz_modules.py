@@ -258,6 +258,7 @@ class Examined:
         self.case, self.comparisons = case, list[Comparison]()
         self.model = case.build()
         self.brute = Brute(copy.deepcopy(self.model), case, 0)
+        self.copies = [copy.deepcopy(self.model) for _ in range(3)]
         self.scale = abs(self.brute.value())
         # How far the value moves when units of each argument are replaced, one by one and all together.
         self.moved = {a.name: self._moved(a) for a in case.arguments}
@@ -426,7 +427,7 @@ class Examined:
     def together(self, method: str | None) -> None:
         """A batch equals its inputs one by one, and an input alone equals the same after another."""
         name = method or "default"
-        first, alone, batch = (copy.deepcopy(self.model) for _ in range(3))
+        first, alone, batch = self.copies  # which have seen no other inputs
         second = self.explained(alone, [1], method)
         answers = self.explained(first, [0], method), self.explained(first, [1], method)
         whole = self.explained(batch, [0, 1, 2], method)

@@ -232,44 +232,85 @@ def test_a_codebook_leaves_methods_alone_that_need_no_map() -> None:
     np.testing.assert_allclose(one.scores, drops(model, IDS[0], OTHER), atol=1e-5)
 
 
-class Recurrent(nn.Module):
-    """Vectors go through a recurrent layer, or a short convolution, before the attention."""
+class Mixed(nn.Module):
+    """Vectors go through a recurrent layer, a short convolution, or from one step to another, before the attention."""
 
-    def __init__(self, texts: bool, recurrent: bool) -> None:
+    def __init__(self, texts: bool, by: str) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.embed = nn.Embedding(30, 16) if texts else nn.Linear(3, 16)
-        self.mix = nn.GRU(16, 16, batch_first=True) if recurrent else nn.Conv1d(16, 16, 3, padding=1)
+        self.by, self.recurrent, self.one = by, nn.GRU(16, 16, batch_first=True), nn.Linear(16, 16)
+        self.neighbours = nn.Conv1d(16, 16, 3, padding=1)
         self.layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
         self.head = nn.Linear(16, 3)
 
     def encoded(self, x: Tensor) -> Tensor:
         states = self.embed(x)
-        recurrent = isinstance(self.mix, nn.GRU)
-        states = self.mix(states)[0] if recurrent else self.mix(states.transpose(1, 2)).transpose(1, 2)
-        return self.layer(states).mean(1)
+        states = states.sum(2) if states.ndim == 4 else states  # several words at each step
+        self.entered = states
+        if self.by == "recurrent":
+            states = self.recurrent(states)[0]
+        elif self.by == "neighbours":
+            states = states + self.neighbours(states.transpose(1, 2)).transpose(1, 2)
+        else:
+            states = torch.cat([states[:, :1] + self.one(states[:, 5:6]), states[:, 1:]], 1)
+        return self.layer(states)[:, 0]
 
 
-class OneSeries(Recurrent):
+class OneSeries(Mixed):
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.encoded(x))
 
 
-class TwoTexts(Recurrent):
+class TwoTexts(Mixed):
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         return self.head(self.encoded(a) * self.encoded(b))
 
 
-@pytest.mark.parametrize("recurrent", [True, False])
-def test_steps_that_are_mixed_before_the_attention_are_said_to_be(recurrent: bool) -> None:
-    model = OneSeries(texts=False, recurrent=recurrent).eval()
+@pytest.mark.parametrize("by", ["recurrent", "neighbours", "one"])
+def test_steps_that_are_mixed_before_the_attention_are_said_to_be(by: str) -> None:
+    model = OneSeries(texts=False, by=by).eval()
     by_attention = wf.explain(model, {"x": torch.randn(1, 9, 3)}, method="attention_rollout", target=0)[0]
-    assert any("mixed before the first attention" in w for w in by_attention.warnings) == recurrent
+    assert any("mixed before the first attention" in w for w in by_attention.warnings) == (by != "neighbours")
     masked = wf.explain(model, {"x": torch.randn(1, 9, 3)}, method="occlusion", target=0)[0]
     assert not any("mixed before" in w for w in masked.warnings)
+
+
+@pytest.mark.parametrize("by", ["recurrent", "neighbours"])
+def test_gradients_are_taken_where_steps_are_not_mixed_yet(by: str) -> None:
+    model = OneSeries(texts=True, by=by).eval()
+    ids = torch.randint(1, 30, (1, 7, 2))  # two words at each step
+    scores = wf.explain(model, {"x": ids}, method="input_x_gradient", target=0, scalar="logit")[0].scores
+    (slope,) = torch.autograd.grad(model(ids)[0, 0], [model.entered])
+    np.testing.assert_allclose(scores, (slope * model.entered)[0].sum(1).detach(), atol=1e-5)
 
 
 def test_words_that_are_mixed_before_the_attention_of_one_of_two_texts_are_refused() -> None:
     inputs = {"a": torch.randint(1, 30, (1, 5)), "b": torch.randint(1, 30, (1, 6))}
     with pytest.raises(PartlyCaptured, match="mixed before the first attention"):
-        wf.explain(TwoTexts(texts=True, recurrent=True).eval(), inputs, method="attention_rollout", target=0)
+        wf.explain(TwoTexts(texts=True, by="recurrent").eval(), inputs, method="attention_rollout", target=0)
+
+
+class TwoSeries(nn.Module):
+    """Steps of one series ask as many steps of another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, WIDTH), nn.Linear(3, WIDTH)
+        self.attention, self.head = nn.MultiheadAttention(WIDTH, 2, batch_first=True), nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor, y: Tensor, constant: bool = False) -> Tensor:
+        queries, values = self.first(x), self.second(y)
+        asking, asked = (queries.detach(), values.detach()) if constant else (queries, values)
+        return self.head((queries + self.attention(asking, asked, values)[0]).mean(1))
+
+
+@pytest.mark.parametrize("method", ["input_x_gradient", "cp_lrp"])
+def test_each_of_two_equally_long_series_has_its_own_scores(method: str) -> None:
+    model, inputs = seeded(TwoSeries), {"x": randn(1, 6, 3, seed=5), "y": randn(1, 6, 3, seed=6)}
+    scores = wf.explain(model, inputs, method=method, target=0, scalar="logit")[0].scores
+    x, y = (t.clone().requires_grad_() for t in inputs.values())
+    value = model(x, y, constant=method == "cp_lrp")[0, 0]  # whose rule leaves attention weights as they are
+    slopes = torch.autograd.grad(value, [x, y])
+    expected = torch.cat([(t * slope)[0].sum(1) for t, slope in zip((x, y), slopes, strict=True)]).detach()
+    np.testing.assert_allclose(scores, expected, atol=1e-5)

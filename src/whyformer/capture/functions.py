@@ -145,7 +145,14 @@ PRODUCTS = MATMULS | {"baddbmm", "einsum"}
 WEIGHTED = _names(  # of a tensor with weights; a model may compute these from its input, too
     "linear addmm addbmm addmv conv1d conv2d conv3d conv_transpose1d conv_transpose2d bilinear _grouped_mm grouped_mm"
 )
+RECURRENT = _names("lstm gru rnn_tanh rnn_relu")
 RARE_PRODUCTS = _names("mm mv dot vdot inner outer tensordot chain_matmul __rmatmul__")
+
+
+def mixes_neighbours(name: str, args: Args) -> bool:
+    """Whether a function computes each position from others as well: recurrent layers, and kernels of several steps."""
+    return name in RECURRENT or (name.startswith("conv") and len(args) > 1 and args[1].shape[2:].numel() > 1)
+
 
 # What bends. ACTIVATIONS are known to all rules, RARE_ACTIVATIONS to those of LRP.
 

@@ -64,11 +64,12 @@ class BeforeAttention(TorchFunctionMode):
     """Keep every tensor with one vector per position that the model makes before its first attention.
 
     in_order: also those without a gradient, and none after the model sorted anything.
+    unmixed: none after a convolution or a recurrent layer, which mix neighbours.
     """
 
-    def __init__(self, batch: int, positions: int, in_order: bool = False) -> None:
+    def __init__(self, batch: int, positions: int, in_order: bool = False, unmixed: bool = False) -> None:
         super().__init__()
-        self.in_order = in_order
+        self.in_order, self.unmixed = in_order, unmixed
         self.shapes = ((batch, positions), (positions, batch))
         self.vectors: list[Tensor] = []
         self.over = self.sorted = False
@@ -79,6 +80,7 @@ class BeforeAttention(TorchFunctionMode):
         name = func.__name__
         # A softmax over weights of one query only pools.
         self.over |= name in fn.ATTENTION or (name == "softmax" and out.ndim > 2 and min(out.shape[-2:]) > 1)
+        self.over |= self.unmixed and fn.mixes_neighbours(name, args)
         self.sorted |= self.in_order and not self.over and name in fn.SORTS
         if not torch.is_grad_enabled() and name in FOLLOWED and any(t.requires_grad for t in tensors_in(args)):
             self.unfollowed = name

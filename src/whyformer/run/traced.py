@@ -89,7 +89,7 @@ class TracedBatch(ScoredBatch):
             return leaves[-1]
 
         batch, floats = self._with_floats(leaf)
-        seen = BeforeAttention(self.rows_run, self.length)
+        seen = BeforeAttention(self.rows_run, self.length, unmixed=not floats)
         seen.add(*leaves)
         lookups = self.modality.read.looked_up(batch.shared or self.batch, leaf)
         if isinstance(rules, GradientRules):

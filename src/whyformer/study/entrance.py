@@ -160,7 +160,7 @@ def require_real_rows(modality: Modality, batch: Batch, keep_BN: Tensor, study: 
     return len(padded)
 
 
-MANY = 64  # columns, of which a part is changed
+MANY = 64  # columns or steps: of more, a part is changed
 ELSEWHERE = (
     "the model reorders the input: a change of {unit} does not change position {place} of its attention, as expected, "
     "but another one (patches column by column, a reversed text, an added token among the others). Attention scores "
@@ -211,9 +211,11 @@ def misplaced(
     # A single unit far from where other orders would put it: a corner of a picture, no middle of a text.
     corner = grid is not None and len(there) == grid[0] * grid[1] and min(grid) > 1
     aside = there[grid[1] - 1] if grid is not None and corner else there[len(there) // 4]
-    sets, clean = _sets(there, columns=modality.stream == "table"), True
-    sets = [[unit] for unit in there[:MANY]] if reorders else sets
-    for number, chosen in enumerate([*sets, [aside]], start=1):
+    row = grid is None and len(there) <= MANY  # sets tell any two of its units apart
+    sets, clean = _sets(there, row), True
+    sets = [[unit] for unit in there[:MANY]] if reorders else [there, *sets] if row else sets
+    others = [(first_BHKD, set[int]())]  # values that a set is compared with, and positions that were changed there
+    for chosen in [*sets, [aside]]:
         variant, touched = _changed(one, owners, chosen)
         try:
             after_BHKD = run.values(variant)
@@ -228,8 +230,10 @@ def misplaced(
             message = ELSEWHERE.format(unit=_named(units, expected[place]), place=place)
             return Misplaced(message + (DESCRIBED if modality.stream == "table" else ""))
         # Convolutions mix neighbours, so a single changed unit is located better.
-        clean &= moved <= expected.keys()
-        if clean and number == len(sets):
+        clean &= all(moved_at(before, after_BHKD) <= expected.keys() ^ changed for before, changed in others)
+        if chosen is there:
+            others.append((after_BHKD, {*expected}))
+        if clean and chosen is sets[-1]:
             return ()
     if _along_last_axis(run, first_BHKD):
         return Misplaced(CHANNELS_FIRST)
@@ -248,7 +252,7 @@ def _mixed(
 ) -> tuple[str, ...]:
     """Return the warning that a unit changes positions before any attention that are not close to it."""
     first, across = min(places.values()), 1 if grid is None else grid[1]
-    for unit in list(places)[:: -(-len(places) // LOOKED_AT)]:
+    for unit in list(places)[:: -(-len(places) // LOOKED_AT) if len(places) > MANY or grid is not None else 1]:
         moved = moved_at(before_BHKD, run.values(_changed(run.one, owners, [unit])[0]))
         row, column = divmod(places[unit] - first, across)
         rows_and_columns = [divmod(place - first, across) for place in moved]
@@ -294,7 +298,7 @@ def misplaced_in_streams(
             units = None if words else part.place.units(view, length, None, grid)[0]
             owners, places = _words(part, view, run.one) if units is None else _patches(part, view, units, length)
             plain = [u for u in range(len(places)) if units is None or not units.special[u]]
-            variant, touched = _changed(run.one, owners, _sets(plain, columns=False)[0])
+            variant, touched = _changed(run.one, owners, _sets(plain)[0])
             after = run.values(variant, step.site)
         except (WhyformerError, RuntimeError, IndexError, ValueError):  # not every number is an input of it
             continue
@@ -329,7 +333,7 @@ def misplaced_pieces(run: Passes) -> NotOverUnits | None:
     one = run.one
     for kind, token_of in modality.place.pieces(one).items():
         count = int(max(owner.max() for owner in token_of.values())) + 1
-        chosen = _sets(range(count), columns=False)[0]
+        chosen = _sets(range(count))[0]
         variant, touched = _changed(one, token_of, chosen)
         try:
             with torch.no_grad(), NoAttention():
@@ -389,12 +393,11 @@ def _patches(part: Modality, view: Batch, units: Units, length: int) -> tuple[di
     return part.mask.owners(units, view), places
 
 
-def _sets(there: Sequence[int], columns: bool) -> list[list[int]]:
-    """Return sets of units to change together."""
+def _sets(there: Sequence[int], apart: bool = False) -> list[list[int]]:
+    """Return sets of units to change together. apart: of any two units, one set holds just one."""
     # Half of the patches or words at random: hardly an order but the right one leaves such a set where it is.
-    if not columns or len(there) > MANY:
+    if not apart:
         return [np.random.default_rng(0).permutation(there)[: len(there) // 2].tolist()]
-    # Two columns may have traded places and no others: sets that tell all of them apart, by digits of their numbers.
     digits = range((len(there) - 1).bit_length())
     return [[unit for number, unit in enumerate(there) if number >> digit & 1] for digit in digits]
 

@@ -238,13 +238,23 @@ class SingleInput(InputSpace):
         return numbers.float()
 
 
+def entering(run: Run) -> set[str]:
+    """The units of the argument whose vectors enter the first block; of a table, all of them."""
+    labels, main = run.units[0].labels, run.modality.main
+    if run.modality.stream == "table" or main not in run.batch.tensors:
+        return set(labels)
+    owner = run.modality.mask.owners(run.units[0], run.batch.select([0])).get(main)
+    return set(labels) if owner is None else {labels[int(unit)] for unit in owner.unique() if unit >= 0}
+
+
 def over_columns(run: Run, of_tokens_BN: Tensor, floats: Mapping[str, Tensor], largest: bool = False) -> Tensor:
     """(B, N) what each unit of a table has: of its token where it has one, else of the numbers of its column."""
     assert run.attended is not None
     labels, owners = run.attended.units[0].labels, run.modality.mask.owners(run.units[0], run.batch.select([0]))
+    tokens = entering(run) & set(labels)
     scores = of_tokens_BN.new_zeros(run.keep_BN.shape)
     for unit, label in enumerate(run.units[0].labels):
-        if label in labels:
+        if label in tokens:
             scores[:, unit] = of_tokens_BN[:, labels.index(label)]
             continue
         flat = ((n, owners[n].expand(floats[n].shape[1:]).flatten() == unit) for n in floats.keys() & owners.keys())

@@ -14,7 +14,7 @@ from torch import Tensor
 from whyformer.capture.leaves import BeforeAttention, Entrance, Traced, as_leaf
 from whyformer.capture.lookups import SwapEmbeddings
 from whyformer.engines.gradient.feature_maps import smoothed
-from whyformer.engines.gradient.input_space import InputSpace, SingleInput, TokensAndColumns, lifted
+from whyformer.engines.gradient.input_space import InputSpace, SingleInput, TokensAndColumns, entering, lifted
 from whyformer.errors import BadInput, Misplaced, NotOffered, UnknownName
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.stream_inputs import Baseline, StreamInput, require_taken
@@ -205,7 +205,7 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
         return stream_place(run, gradient)
     text = run.modality.read.embeds
     if run.attended is not None and not (text or run.modality.place.pixels) and wanted != "input":
-        if set(run.attended.units[0].labels) & set(run.units[0].labels):
+        if set(run.attended.units[0].labels) & entering(run):
             return _with_columns(run, run.attended, gradient)
         wanted = "input"  # what enters the first block belongs to no unit
     if (
