@@ -9,7 +9,6 @@ from pathlib import Path
 
 # Asked for by name: they need data or another device, write or take long.
 BY_NAME = {
-    "attention_debate",
     "coverage",
     "device_agreement",
     "frontier",

@@ -30,6 +30,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "whyformer"
 Edges = dict[str, set[str]]
 FORBIDDEN = {"found", "own", "kept", "given"}
+PUBLIC = {
+    ("whyformer.heads.pruning", "kept"),
+    ("whyformer.study.facts", "found"),
+}  # fields of results, for users
 SHORT = 6  # lines of a function that is called once and could stand where it is called
 
 LIMITS = {
@@ -61,12 +65,11 @@ LIMITS = {
 # Where a limit is not reached yet, no more than this: lower it with the count, and take the row out at the limit.
 SO_FAR: dict[str, int] = {
     "files": 245,
-    "lines": 68_510,
+    "lines": 68_502,
     "modules at the top": 21,
     "import circles with names in strings": 2,
     "longest function": 74,
     "methods of the largest class": 40,
-    "names found, own, kept, given": 98,
     "functions used once, of 6 lines or fewer": 64,
     "functions of generic_attention, text": 214,
     "files of generic_attention, text": 46,
@@ -74,8 +77,8 @@ SO_FAR: dict[str, int] = {
     "files of attn_lrp, text": 45,
     "functions of default, photo": 340,
     "files of default, photo": 52,
-    "lines of tests": 51_930,
-    "lines of bench": 11_140,
+    "lines of tests": 51_900,
+    "lines of bench": 10_907,
 }
 
 
@@ -226,7 +229,7 @@ def forbidden_names() -> list[str]:
             name = getattr(node, "arg", None) if isinstance(node, ast.arg) else getattr(node, "name", None)
             if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
                 name = node.id if isinstance(node, ast.Name) else node.attr
-            if name in FORBIDDEN:
+            if name in FORBIDDEN and (module_name(path), name) not in PUBLIC:
                 places.append(f"{module_name(path)}:{getattr(node, 'lineno', 0)} {name}")
     return places
 

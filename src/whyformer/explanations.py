@@ -423,8 +423,8 @@ def _answered(session: Session, passes: int | None, run: Run, rows: list[int]) -
             for place, e in zip(left, explained, strict=True):
                 before = made.get(place)
                 cost = e.cost if before is None else Cost.of_all([before.cost, e.cost])
-                kept = e if before is None or not e.nothing_found else before
-                made[place] = kept.replace(cost=cost, default_for=kind)
+                chosen = e if before is None or not e.nothing_found else before
+                made[place] = chosen.replace(cost=cost, default_for=kind)
             left = [place for place in left if made[place].nothing_found and not made[place].barely_moved]
             if not left:
                 break
@@ -440,11 +440,11 @@ def _by_choice(
     if session.modality.read.mixes_rows and not m.needs <= {"perturbation"}:  # each beside the rows that it looks at
         runs = [(session.run([rows[place]], beside=True), [rows[place]]) for place in places]
     else:
-        own = [rows[place] for place in places]
-        runs = [(run if len(own) == len(rows) else session.run(own), own)]
+        indices = [rows[place] for place in places]
+        runs = [(run if len(indices) == len(rows) else session.run(indices), indices)]
     explained = []
-    for each, own in runs:
-        explained += of_run(session, [Chosen(m, m.checked(options))], each, own)[m.name]
+    for each, indices in runs:
+        explained += of_run(session, [Chosen(m, m.checked(options))], each, indices)[m.name]
         if each is not run:
             session.forwards += float(each.forwards_B.sum())
             session.backwards += float(each.backwards_B.sum())

@@ -129,9 +129,9 @@ def _route(source: Source, request: Request) -> Route:
         )
     text, begin = exchange.text, exchange.begin
     tokens, roles = [(one.start, one.end) for one in exchange.spans], exchange.role or []
-    found = found_in(text, begin, roles, tokens, through)
+    reached = found_in(text, begin, roles, tokens, through)
     if span is False:  # what follows the last of them, or the whole answer
-        behind = max((end for _, end in found if end > begin), default=begin)
+        behind = max((end for _, end in reached if end > begin), default=begin)
         rest = text[behind:]
         if not rest.strip():
             raise BadInput(f"{shown(text[-40:])}: there is no answer after the last of the spans that through= names.")
@@ -140,7 +140,7 @@ def _route(source: Source, request: Request) -> Route:
     said = continuation_of(modality.read, exchange, span)
     answer = Stretch(exchange, said.start + 1, said.start + 1 + len(said.tokens))
     spans = []
-    for start, end in found:
+    for start, end in reached:
         inside = [
             i for i, (a, b) in enumerate(tokens) if a < end and b > start and i
         ]  # the first token follows nothing
@@ -184,17 +184,17 @@ class StretchExplainer:
         ):  # the spans are scored, too
             apart = [s for s in map(route.chars, route.spans) if all(s[1] <= a or b <= s[0] for a, b in self.units)]
             self.ranges = [*self.units, *apart]
-        self.kept: KeptPass | None = None  # one forward serves all stretches, if a method takes one and its backward
+        self.text_pass: KeptPass | None = None  # one forward for all stretches, if a method takes one and a backward
         if hops and not self.grouped and get_method(name).cost(1) == (1, 1):
             stretches = (*route.spans, route.answer)
             places = {i - 1 for stretch in stretches for i in range(stretch.first, stretch.stop)}
-            self.kept = KeptPass(route.answer.stop - 1, tuple(sorted(places)), left=1 + hops * len(route.spans))
+            self.text_pass = KeptPass(route.answer.stop - 1, tuple(sorted(places)), left=1 + hops * len(route.spans))
 
     def explained(self, stretch: Stretch, request: Request) -> tuple[list[int], Explanation]:
         """Return an explanation of a stretch, and the numbers of its units."""
-        if self.kept is not None:
-            self.kept.left -= 1
-            stretch = replace(stretch, kept=self.kept)
+        if self.text_pass is not None:
+            self.text_pass.left -= 1
+            stretch = replace(stretch, text_pass=self.text_pass)
         chosen: Any = self.units if self.grouped else "token"
         numbers: list[int] = []
         if self.ranges is not None:  # those that begin before the stretch ends
@@ -202,8 +202,8 @@ class StretchExplainer:
             numbers = [i for i, group in enumerate(members(read, self.ranges)) if group]
             last = max(end for _, end in read)
             chosen = [(self.ranges[i][0], min(self.ranges[i][1], last)) for i in numbers]
-        found = self.explain(self.source, replace(request, span=stretch, units=chosen))
-        return numbers or list(range(len(found.scores))), found
+        explanation = self.explain(self.source, replace(request, span=stretch, units=chosen))
+        return numbers or list(range(len(explanation.scores))), explanation
 
     def divided(self, result: Explanation) -> Explanation:
         """Return the result over the units that were asked for."""
@@ -211,17 +211,17 @@ class StretchExplainer:
             return result
         if self.grouped:
             groups: Any = [[i] for i in range(len(self.units))]
-            kept = pick(result.units, list(range(len(self.units))))
+            chosen = pick(result.units, list(range(len(self.units))))
         else:
             by = self.source.asking(segments=self.units).asked.segments
             divided = self.source.modality.place.divided(result.units, by, {"whole": self.route.exchange.text})
             assert divided is not None
-            groups, kept = divided
+            groups, chosen = divided
         hops = []
         for hop in result.hops or ():
             scores = np.array([hop.scores[list(group)].sum() for group in groups], dtype=np.float32)
             hops.append(replace(hop, scores=scores))
-        return by_segments(result, groups, kept).replace(hops=tuple(hops))
+        return by_segments(result, groups, chosen).replace(hops=tuple(hops))
 
 
 def _passed_on(explaining: StretchExplainer, hops: int) -> Explanation:
@@ -247,10 +247,10 @@ def _passed_on(explaining: StretchExplainer, hops: int) -> Explanation:
                 continue
             length = stretch.stop - stretch.first
             weights_T = _weights(relevance_U * np.sign(handed), inside, length, returned[index])
-            numbers, found = explaining.explained(replace(stretch, weights=tuple(weights_T.tolist())), same)
-            costs.append(found.cost)
+            numbers, result = explaining.explained(replace(stretch, weights=tuple(weights_T.tolist())), same)
+            costs.append(result.cost)
             speaking_U = np.zeros_like(direct_U)
-            speaking_U[[place_of[number] for number in numbers]] = np.maximum(found.scores, 0)
+            speaking_U[[place_of[number] for number in numbers]] = np.maximum(result.scores, 0)
             before_U = speaking_U.copy()
             before_U[holding] = 0
             if not before_U.any():

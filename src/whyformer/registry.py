@@ -85,8 +85,8 @@ class Method(_Optioned):
     @cached_property
     def options(self) -> dict[str, inspect.Parameter]:
         """Read from the signature, and ``maskings`` where the method can be averaged."""
-        own = super().options
-        return own | {MASKINGS: inspect.signature(over_maskings).parameters[MASKINGS]} if self.averages else own
+        usual = super().options
+        return usual | {MASKINGS: inspect.signature(over_maskings).parameters[MASKINGS]} if self.averages else usual
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
@@ -95,9 +95,9 @@ class Method(_Optioned):
 
     def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return all options, given ones over defaults; raise on unknown names and values that are not allowed."""
-        own = {name: value for name, value in options.items() if not (self.averages and name == MASKINGS)}
-        taken = self.defaults | (checked_options(self.run, self.name, own) if own else {})
-        if options.get(MASKINGS) is None or own == options:
+        passed = {name: value for name, value in options.items() if not (self.averages and name == MASKINGS)}
+        taken = self.defaults | (checked_options(self.run, self.name, passed) if passed else {})
+        if options.get(MASKINGS) is None or passed == options:
             return taken
         return taken | checked_options(over_maskings, self.name, {MASKINGS: options[MASKINGS]})
 

@@ -1,4 +1,4 @@
-"""Benches of attention, one pass, rows in context, jobs, nonsense calls: parts by known answers, each in small."""
+"""Benches of capabilities, shapes, jobs, nonsense calls: parts by known answers, each in small."""
 
 from __future__ import annotations
 
@@ -14,26 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import attention_debate, coverage, fuzz, house, small, strain
+from bench import coverage, fuzz, house, small, strain
 from bench.mutations import MUTATIONS, ROOT
 from training import shapes
 from whyformer.proxy.chat import with_field
-
-GOOD, BAD = ("good", "great", "fine", "fun"), ("bad", "awful", "dull", "slow")
-OTHER = ("the", "a", "film", "plot", "and", "but")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Sentences with one word that decides."""
-    path, rng = tmp_path, np.random.default_rng(0)
-    for name, count in (("train", 160), ("dev", 24), ("test", 24)):
-        lines = []
-        for i in range(count):
-            words = [*rng.choice(OTHER, rng.integers(3, 8)), rng.choice(GOOD if i % 2 else BAD)]
-            lines.append(" ".join(rng.permutation(words)) + f"\t{i % 2}")
-        (path / f"{name}.tsv").write_text("\n".join(lines), encoding="utf-8")
-    return path
 
 
 def test_one_word_is_one_thing() -> None:
@@ -41,22 +25,6 @@ def test_one_word_is_one_thing() -> None:
     assert not house.repeated(house.class_names())
     assert not house.repeated(house.file_names())
     assert house.parameters_named("how") == 0
-
-
-def test_the_debate_in_small(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A debate that lies in the folder is read."""
-    monkeypatch.setattr(attention_debate, "EPOCHS", 1)
-    sizes = ["--train", 20, "--held", 8, "--tested", 2, "--encoders", "BiLSTM"]
-    monkeypatch.setattr(sys, "argv", ["attention_debate", *map(str, ["--sst", folder, "--out", tmp_path, *sizes])])
-    for _ in range(2):
-        attention_debate.main()
-        rows = {line.split(" | ")[0]: line for line in capsys.readouterr().out.splitlines() if line[:1] == "|"}
-        assert rows["|"].split(" | ")[1:] == ["SST BiLSTM", "SST, papers |"]
-        assert all(f"| {name}" in rows for name in attention_debate.PAPERS["SST"])
-        assert rows["| Verdict"] == "| Verdict | inconclusive |  |"
-        monkeypatch.setattr(attention_debate.wf, "attention_debate", None)
 
 
 def test_capabilities_of_the_coverage_page() -> None:

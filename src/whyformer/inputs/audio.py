@@ -343,7 +343,7 @@ class Frames(StreamInput):
             scores.append(part.sum() if not largest else part.amax() if part.numel() else zero)
         return torch.stack(scores)
 
-    def kept(self, row: int, numbers: Tensor) -> Tensor:
+    def counted(self, row: int, numbers: Tensor) -> Tensor:
         time = self.part.place.layout(self.placed.batch).time
         last = self.part.place.edges(self.placed.batch, row, 1)[-1]
         shape = [-1 if axis == time else 1 for axis in range(numbers.ndim)]

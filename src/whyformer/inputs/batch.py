@@ -79,7 +79,7 @@ def with_columns(tensors: Mapping[str, Tensor], width: int, columns_MK: Tensor) 
             continue
         rows = [tensor[0]] * len(columns)
         for axis in axes:
-            rows = [part.index_select(axis - 1, kept) for part, kept in zip(rows, columns, strict=True)]
+            rows = [part.index_select(axis - 1, shown) for part, shown in zip(rows, columns, strict=True)]
         chosen[name] = torch.stack(rows)
     return chosen
 
@@ -201,9 +201,9 @@ class Batch:
         return self.keep_BN
 
     @property
-    def kept(self) -> KeptPass | None:
+    def text_pass(self) -> KeptPass | None:
         """The pass over the text that is kept for other stretches of it, if any."""
-        return self.answers[0].kept if len(self.answers) == 1 else None
+        return self.answers[0].text_pass if len(self.answers) == 1 else None
 
     def beginning(self, length: int) -> Batch:
         """Cut one text to so many tokens, its last one included; return it whole where that is not possible."""
@@ -282,8 +282,8 @@ def are_flags(name: str, tensors: Mapping[str, Tensor]) -> bool:
     """Return whether an argument holds truth values of a row: those of a mask are as many as a sequence's positions."""
     sequences = [t for k, t in tensors.items() if k != name and (t.ndim == 3 or not t.is_floating_point())]
     flags, lengths = tensors[name], [t.shape[1] for t in sequences if t.ndim in (2, 3)]
-    own = flags.ndim == 1 or (flags.ndim == 2 and flags.shape[1] not in lengths)
-    return flags.dtype is torch.bool and own and not names_mask(name)
+    per_row = flags.ndim == 1 or (flags.ndim == 2 and flags.shape[1] not in lengths)
+    return flags.dtype is torch.bool and per_row and not names_mask(name)
 
 
 def shifted(values: Tensor) -> Tensor:
@@ -429,8 +429,8 @@ def model_failed(model: nn.Module, batch: Batch, error: Exception) -> Exception:
         return torch.OutOfMemoryError(str(error))
     frames = traceback.extract_tb(error.__traceback__)
     # The last line of the model's own code, not of what it calls in torch or of what watches it here.
-    own = [f for f in frames if not any(Path(f.filename).is_relative_to(package) for package in PACKAGES)]
-    last = (own or frames)[-1]
+    outside = [f for f in frames if not any(Path(f.filename).is_relative_to(package) for package in PACKAGES)]
+    last = (outside or frames)[-1]
     shapes = ", ".join(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in batch.tensors.items())
     name = type(model).__name__
     message = " ".join(str(error).split())

@@ -175,14 +175,14 @@ def words_of(text: str) -> list[str]:
     return [word for word in re.findall(r"[^\W_]+", plain) if word not in ARTICLES]
 
 
-def exact(given: str, sampled: str) -> float:
+def exact(said: str, sampled: str) -> float:
     """Return 1 if both answers have the same words in the same order."""
-    return float(words_of(given) == words_of(sampled))
+    return float(words_of(said) == words_of(sampled))
 
 
-def f1(given: str, sampled: str) -> float:
+def f1(said: str, sampled: str) -> float:
     """Return the F1 score of the words that two answers share (as for SQuAD)."""
-    first, second = Counter(words_of(given)), Counter(words_of(sampled))
+    first, second = Counter(words_of(said)), Counter(words_of(sampled))
     if not first or not second:
         return float(first == second)
     return 2 * (first & second).total() / (first.total() + second.total())
@@ -283,13 +283,13 @@ class ChatServer(Connection):
             f"this ChatServer so far: {len(answers):,} answers{told}; {self.usage}."
         )
 
-    def _matched(self, given: str, sampled: str) -> float:
+    def _matched(self, said: str, sampled: str) -> float:
         compare: Callable[..., Any] = MATCHES[self.match] if isinstance(self.match, str) else self.match
         spans = sentences(sampled)
         parts = [sampled, *(sampled[start:end] for start, end in spans if len(spans) > 1)]
-        best = max(float(compare(given, part)) for part in parts)
+        best = max(float(compare(said, part)) for part in parts)
         if not 0 <= best <= 1:
-            raise BadInput(f"match returned {best:g} for {shown(given)} and {shown(sampled)}: return 0 to 1.")
+            raise BadInput(f"match returned {best:g} for {shown(said)} and {shown(sampled)}: return 0 to 1.")
         return best
 
     # Requests

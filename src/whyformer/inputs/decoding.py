@@ -89,7 +89,7 @@ class Stretch:
     first: int
     stop: int  # the token after the last
     weights: tuple[float, ...] = ()
-    kept: KeptPass | None = field(default=None, compare=False, repr=False)
+    text_pass: KeptPass | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Continuation:
     start: int  # the position, among the real ones, at which the first of them is predicted
     text: str = ""
     weights: tuple[float, ...] = ()  # of the log-odds of the tokens; (): the sum of their log-probabilities
-    kept: KeptPass | None = field(default=None, compare=False, repr=False)
+    text_pass: KeptPass | None = field(default=None, compare=False, repr=False)
 
     def moved(self, by: int) -> Continuation:
         """Return the same tokens, ``by`` positions later."""

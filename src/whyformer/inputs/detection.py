@@ -132,12 +132,12 @@ class DetectionMean(Mean):
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         with torch.no_grad():
             output = self.read.call(batch)
-        found = getattr(output, "pred_boxes", None)
-        if found is not None and found.shape[-1] != 4:
+        predicted = getattr(output, "pred_boxes", None)
+        if predicted is not None and predicted.shape[-1] != 4:
             raise NotOffered(
-                f"the detector returns pred_boxes of shape {tuple(found.shape)}, {found.shape[-1]} numbers per box; "
-                "boxes of 4 (centre and size) are supported. Wrap the model in a module whose forward returns one row "
-                "of logits per input, output.logits[:, query]."
+                f"the detector returns pred_boxes of shape {tuple(predicted.shape)}, {predicted.shape[-1]} numbers per "
+                "box; boxes of 4 (centre and size) are supported. Wrap the model in a module whose forward returns one "
+                "row of logits per input, output.logits[:, query]."
             )
         boxes: list[Any] = [None] * batch.size
         if getattr(output, "pred_boxes", None) is not None:

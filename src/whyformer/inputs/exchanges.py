@@ -73,16 +73,16 @@ def answered(mean: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
 
     Where an answer is neither given nor to be generated, the batch is returned unchanged.
     """
-    read, given = mean.read, has_answers(batch)
+    read, said = mean.read, has_answers(batch)
     decoding = batch.asked.decoding
-    if decoding is PLAIN and not given:
+    if decoding is PLAIN and not said:
         return batch, target
     stretch = decoding.span if isinstance(decoding.span, Stretch) else None
     if decoding:
         require_next_token(mean, batch, "generate, span, choices and one_pass are")
         if stretch is None:
-            require_one_wish(decoding, given)
-    if not (given or stretch is not None or decoding.generate is not None) or not is_causal(mean, batch):
+            require_one_wish(decoding, said)
+    if not (said or stretch is not None or decoding.generate is not None) or not is_causal(mean, batch):
         return batch, target
     if isinstance(target, list) and None in target:
         if any(aim is not None for aim in target):
@@ -98,8 +98,8 @@ def answered(mean: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
                 raise BadInput("span= explains the answer itself: omit target=.")
             spoken.append(continuation_of(read, exchange, decoding.span))
             rows.append(row)
-            kept = spoken[-1].kept
-            lengths.append(spoken[-1].start + len(spoken[-1].tokens) if kept is None else kept.length)
+            shared_pass = spoken[-1].text_pass
+            lengths.append(spoken[-1].start + len(spoken[-1].tokens) if shared_pass is None else shared_pass.length)
             continue
         for step in _steps(read, exchange, wanted):
             rows.append(row)
@@ -191,7 +191,7 @@ def continuation_of(read: Any, exchange: Exchange, span: bool | str | tuple[int,
         tokens, text = (exchange.prompt + answer)[span.first : span.stop], ""
         if exchange.text is not None and exchange.spans is not None:
             text = exchange.text[exchange.spans[span.first].start : exchange.spans[span.stop - 1].end]
-        return Continuation(tuple(tokens), span.first - 1, text.strip(), span.weights, span.kept)
+        return Continuation(tuple(tokens), span.first - 1, text.strip(), span.weights, span.text_pass)
     if exchange.text is None or exchange.spans is None:
         if span is not True:
             raise NotOffered("span=(start, end) counts characters, and the positions of the tokens are not known here.")

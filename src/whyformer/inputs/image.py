@@ -332,7 +332,7 @@ class Pixels(StreamInput):
         units = self.units(row)
         return at_units([not special for special in units.special], pooled(numbers, units, largest))
 
-    def kept(self, row: int, numbers: Tensor) -> Tensor:
+    def counted(self, row: int, numbers: Tensor) -> Tensor:
         high, wide = self.units(row).image_size or numbers.shape[-2:]
         inside = torch.zeros(numbers.shape[-2:], dtype=torch.bool, device=numbers.device)
         inside[:high, :wide] = True
@@ -434,8 +434,8 @@ def sides(config: Any) -> tuple[int, int, int]:
     """Return patches along the side of a token, pixels along the side of a patch, frames in a patch."""
     vision = getattr(config, "vision_config", config)
     sizes = {"spatial_merge_size": 1, "patch_size": 14, "temporal_patch_size": 1}
-    given = [getattr(vision, name, usual) for name, usual in sizes.items()]
-    merged, patch, deep = (int(size[0] if isinstance(size, (list, tuple)) else size) for size in given)
+    stated = [getattr(vision, name, usual) for name, usual in sizes.items()]
+    merged, patch, deep = (int(size[0] if isinstance(size, (list, tuple)) else size) for size in stated)
     return merged, patch, deep
 
 
@@ -489,7 +489,7 @@ class TokenPixels(StreamInput):
         frames = self.part.read.pixels_of(self.one(row, numbers))  # (frames, channels, height, width)
         return at_units(is_image(units), pooled(frames.flatten(0, 1), units, largest))
 
-    def kept(self, row: int, numbers: Tensor) -> Tensor:
+    def counted(self, row: int, numbers: Tensor) -> Tensor:
         if SIZES not in self.placed.batch.tensors:
             return torch.ones_like(numbers, dtype=torch.bool)
         count = int(self.placed.batch.tensors[SIZES][row].prod())

@@ -201,21 +201,21 @@ def sheet(tiles: Sequence[Tile], tensors: Mapping[str, Tensor], mean: Any, std: 
 def row_of(batch_tensors: Mapping[str, Tensor], row: int, facts: Any) -> dict[str, Tensor]:
     """Return the media of one input in their own shape; other inputs may have more. facts: what is known about it."""
     shapes = facts.get("media") if isinstance(facts, Mapping) else None
-    own = {}
+    entries = {}
     for name, tensor in batch_tensors.items():
         if is_media(name) and (shapes is None or name in shapes):
             shape = tensor.shape[1:] if shapes is None else shapes[name]
-            own[name] = tensor[row][tuple(slice(size) for size in shape)]
-    return own
+            entries[name] = tensor[row][tuple(slice(size) for size in shape)]
+    return entries
 
 
 def rows_together(each: Sequence[Mapping[str, Tensor]]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
     """Return (inputs, …) tensors of media, padded with zeros to one shape, and the shape of each input's own."""
     together: dict[str, Tensor] = {}
     for name in dict.fromkeys(name for one in each for name in one):
-        given = [one[name] for one in each if name in one]
-        shape = [max(t.shape[axis] for t in given) for axis in range(given[0].ndim)]
-        rows = given[0].new_zeros(len(each), *shape)
+        present = [one[name] for one in each if name in one]
+        shape = [max(t.shape[axis] for t in present) for axis in range(present[0].ndim)]
+        rows = present[0].new_zeros(len(each), *shape)
         for row, one in enumerate(each):
             if name in one:
                 rows[row][tuple(slice(size) for size in one[name].shape)] = one[name]
@@ -230,17 +230,17 @@ def split_by_input(tensors: Mapping[str, Tensor], ids_BN: Tensor, config: Any) -
         name, sizes, _ = KINDS[kind]
         if name not in tensors:
             continue
-        own = {n: t for n, t in tensors.items() if is_media(n) and is_video(n) == (kind == "video")}
+        of_kind = {n: t for n, t in tensors.items() if is_media(n) and is_video(n) == (kind == "video")}
         tokens = (ids_BN == token).sum(1).tolist()
-        images = _images_of_rows(own, sizes, tokens, len(tensors[name]), sides(config)[0])
+        images = _images_of_rows(of_kind, sizes, tokens, len(tensors[name]), sides(config)[0])
         if images is None:
             raise BadInput(
                 f"{name} has shape {tuple(tensors[name].shape)}, and the texts hold {tokens} tokens for it: which "
                 "image belongs to which text is not known. Give one input at a time, or images and texts with the "
                 "processor."
             )
-        counts = {name: [int(c.prod(1).sum()) for c in own[sizes].split(images)] if sizes in own else images}
-        for n, tensor in own.items():
+        counts = {name: [int(c.prod(1).sum()) for c in of_kind[sizes].split(images)] if sizes in of_kind else images}
+        for n, tensor in of_kind.items():
             # A count of frames per video belongs to the only input, though its frames are more (Gemma 4).
             others = [len(tensor)] if len(ids_BN) == 1 else [1] * len(ids_BN)
             sizes_of_rows = counts.get(n, images if sum(images) == len(tensor) else others)
@@ -256,11 +256,11 @@ def split_by_input(tensors: Mapping[str, Tensor], ids_BN: Tensor, config: Any) -
 
 
 def _images_of_rows(
-    own: Mapping[str, Tensor], sizes: str, tokens: list[int], leading: int, merged: int
+    entries: Mapping[str, Tensor], sizes: str, tokens: list[int], leading: int, merged: int
 ) -> list[int] | None:
     """Return how many images (entries of the leading axis) each input has, by the tokens in its text."""
-    if sizes in own:
-        waiting = [int(n) // merged**2 for n in own[sizes].prod(1).tolist()]
+    if sizes in entries:
+        waiting = [int(n) // merged**2 for n in entries[sizes].prod(1).tolist()]
         images = []
         for number in tokens:
             held = 0
@@ -300,9 +300,9 @@ class MediaPixels(StreamInput):
 
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
         units, tiles = self.units(row), self.part.require_tiles(self.placed.batch, "they have no pixels", row)
-        own = [tile for tile in tiles if tile.kind == self.kind]
-        owner = owners_of(own, {self.name: self._own(row, numbers)})[self.name].flatten()
-        tokens = sum(len(tile.tokens) for tile in own)
+        of_kind = [tile for tile in tiles if tile.kind == self.kind]
+        owner = owners_of(of_kind, {self.name: self._own(row, numbers)})[self.name].flatten()
+        tokens = sum(len(tile.tokens) for tile in of_kind)
         flat = self._own(row, numbers).flatten()
         sums = flat.new_zeros(tokens + 1)  # the last one is of numbers that belong to no token
         how = "amax" if largest else "sum"
@@ -314,24 +314,24 @@ class MediaPixels(StreamInput):
         facts = self.placed.batch.encodings[row] if self.placed.batch.encodings else {}
         return row_of({self.name: numbers[None]}, 0, facts)[self.name]
 
-    def kept(self, row: int, numbers: Tensor) -> Tensor:
-        kept = torch.zeros_like(numbers, dtype=torch.bool)
-        own = self._own(row, numbers)
-        kept[tuple(slice(size) for size in own.shape)] = True
-        return kept
+    def counted(self, row: int, numbers: Tensor) -> Tensor:
+        real = torch.zeros_like(numbers, dtype=torch.bool)
+        here = self._own(row, numbers)
+        real[tuple(slice(size) for size in here.shape)] = True
+        return real
 
     @property
     def fillers(self) -> tuple[str, ...]:
         # Zeros are no image to Qwen, whose first norm has nothing to scale then, nor to Idefics: they are its padding.
-        given = self.placed.batch.tensors
-        empty = f"{self.kind}_grid_thw" in given or given[self.name].ndim > 5
+        all_tensors = self.placed.batch.tensors
+        empty = f"{self.kind}_grid_thw" in all_tensors or all_tensors[self.name].ndim > 5
         return ("mean", "zero", "blur") if empty else ("zero", "mean", "blur")
 
     def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
         tiles = self.part.require_tiles(self.placed.batch, "they have no baseline", row)
         result = numbers.clone()
-        own = self._own(row, numbers)
-        result[tuple(slice(size) for size in own.shape)] = filled(
-            own, [t for t in tiles if t.kind == self.kind], str(filler)
+        here = self._own(row, numbers)
+        result[tuple(slice(size) for size in here.shape)] = filled(
+            here, [t for t in tiles if t.kind == self.kind], str(filler)
         )
         return result

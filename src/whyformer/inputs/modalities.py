@@ -275,10 +275,10 @@ def _by_use(text: Modality, inputs: Any) -> Modality:
         return text
     if sequences.in_line:
         return _of_columns(text.model, text.processor, inputs)
-    source, *others = sequences.own or (text.main,)
+    source, *others = sequences.names or (text.main,)
     modality = Seq2SeqInput(text.model, text.processor, source, others[0]) if others else text
     scored = {modality.main, *others[:1]}
-    modality.read.unscored = tuple(name for name in (*sequences.own, *sequences.unscored) if name not in scored)
+    modality.read.unscored = tuple(name for name in (*sequences.names, *sequences.unscored) if name not in scored)
     modality.read.passes = sequences.passes
     return modality
 

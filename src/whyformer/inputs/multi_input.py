@@ -99,8 +99,8 @@ def _streams(mask: Mask, units: Units, one: Batch) -> Iterator[tuple[Mask, Batch
 def owners_by_stream(mask: Mask, units: Units, one: Batch) -> dict[str, Tensor]:
     """Return the unit of each entry, of all streams."""
     owners = {}
-    for part, view, members, own in _streams(mask, units, one):
-        for name, owner in part.owners(own, view).items():
+    for part, view, members, of_stream in _streams(mask, units, one):
+        for name, owner in part.owners(of_stream, view).items():
             owners[name] = torch.tensor([*members, -1], device=owner.device)[owner]  # -1 stays
     return owners
 
@@ -109,8 +109,8 @@ def filling_by_stream(mask: Mask, name: str | int, units: Units, one: Batch) -> 
     """Return the baseline of all streams; ``name`` goes to those that have it (ids go to text)."""
     require_known(mask, name)
     filling: Filling = {}
-    for part, view, _, own in _streams(mask, units, one):
-        filling |= part.filling(fitting(part, name), own, view)[0]
+    for part, view, _, of_stream in _streams(mask, units, one):
+        filling |= part.filling(fitting(part, name), of_stream, view)[0]
     return [filling]
 
 
@@ -520,9 +520,9 @@ class Answer:
         if self.main in batch.tensors:
             return batch.tensors[self.main]
         if source not in batch.tensors:
-            given = ", ".join(batch.tensors)
+            names = ", ".join(batch.tensors)
             raise NotOffered(
-                f"{type(self.model).__name__} writes its answer with a decoder, and was given {given}: pass "
+                f"{type(self.model).__name__} writes its answer with a decoder, and was given {names}: pass "
                 f"{self.main}, too, the ids that it has written so far (at first {self.start()}, the start token)."
             )
         ids = batch.tensors[source]  # classifiers feed the source to the decoder, after a start token

@@ -184,17 +184,17 @@ class Output:
         """(B, C) at one position of each row, or (B, 1) the log-probability of each row's answer."""
         spoken = spoken_at(batch) if batch.answers else [[place] for place in places(batch)]
         positions = torch.tensor([place for row in spoken for place in row])
-        extra, which, kept = dict(self.extra), positions, batch.kept
+        extra, which, shared_pass = dict(self.extra), positions, batch.text_pass
         if "logits_to_keep" in self.modality.read.parameters:
-            wanted = (positions if kept is None else torch.tensor(kept.places)).unique()
+            wanted = (positions if shared_pass is None else torch.tensor(shared_pass.places)).unique()
             which = torch.searchsorted(wanted, positions)
             extra["logits_to_keep"] = wanted.to(next(iter(batch.tensors.values())).device)
-        if kept is not None and kept.in_use and kept.logits_BPV is not None:
-            logits = kept.logits_BPV
+        if shared_pass is not None and shared_pass.in_use and shared_pass.logits_BPV is not None:
+            logits = shared_pass.logits_BPV
         else:
             logits = logits_of(self.modality.read.call(batch.shared or batch, **extra), self.sizes)
-            if kept is not None and kept.in_use:
-                kept.logits_BPV = logits
+            if shared_pass is not None and shared_pass.in_use:
+                shared_pass.logits_BPV = logits
         if logits.ndim == 2 and not batch.answers:  # a subclass that chose the position itself
             return logits
         which = which.to(logits.device)
@@ -246,8 +246,8 @@ class Output:
             made = self.logits(self.batch.select([0])).float()
             if not seen or seen[-1].shape != made.shape or len(set(seen[-1].flatten().tolist())) < made.numel():
                 return False  # classes with equal logits may be in any order
-            own = seen[-1]
-            ways = [own, own.sigmoid(), own.log_softmax(-1), own.softmax(-1)][: 4 if own.shape[-1] > 1 else 2]
+            last = seen[-1]
+            ways = [last, last.sigmoid(), last.log_softmax(-1), last.softmax(-1)][: 4 if last.shape[-1] > 1 else 2]
             return any(torch.allclose(made, way, atol=1e-6) for way in ways)
         return False
 
@@ -333,10 +333,10 @@ class One(torch.nn.Module):
 
 def require_forecast(batch: Batch, output: Mapping[str, Any]) -> None:
     """Raise for TimeSeriesTransformer, Informer and Autoformer, which return parameters of a distribution, or none."""
-    given = isinstance(output.get("params"), (tuple, list))
-    if not given and not any(name.startswith("past_") for name in batch.tensors):
+    listed = isinstance(output.get("params"), (tuple, list))
+    if not listed and not any(name.startswith("past_") for name in batch.tensors):
         return  # no forecaster
-    if not given:
+    if not listed:
         raise NotOffered(
             "the model returns hidden states only, and no forecast, because future_values and future_time_features are "
             "missing. Give them, too; then the forecast of a step can be explained."

@@ -89,22 +89,22 @@ def _is_scene(raw: Any) -> bool:
     return isinstance(raw, (tuple, list)) and any(isinstance(part, str) and not is_image(part) for part in raw)
 
 
-def _listed(given: Any) -> tuple[Any, ...]:
-    return () if given is None else tuple(given) if isinstance(given, (list, tuple)) else (given,)
+def _listed(value: Any) -> tuple[Any, ...]:
+    return () if value is None else tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
-def without_media(part: Mapping[str, Any], found: dict[str, list[Any]]) -> dict[str, Any]:
+def without_media(part: Mapping[str, Any], collected: dict[str, list[Any]]) -> dict[str, Any]:
     """Return a part of a message with its image or video taken out, which is added to what was found."""
     kind = str(part.get("type", "")).removesuffix("_url")
-    if kind not in found:
+    if kind not in collected:
         return dict(part)
-    given = part.get(kind, part.get("url", part.get("path")))
-    if given is None or (isinstance(given, str) and "://" in given):
+    source = part.get(kind, part.get("url", part.get("path")))
+    if source is None or (isinstance(source, str) and "://" in source):
         raise BadInput(
             f"a message has a part of type {part['type']!r} without the {kind} itself: give "
             f'{{"type": "{kind}", "{kind}": …}}, a Pillow image, an array or a path. Nothing is downloaded.'
         )
-    found[kind].append(given)
+    collected[kind].append(source)
     return {"type": kind}
 
 
@@ -127,29 +127,29 @@ def with_regions(units: Units, groups: list[list[int]], joined: Units, regions: 
             places.setdefault(number, []).append((unit, row, column))
     if not places:
         raise NotOffered("units= has regions of an image, and the input has no image whose pieces are known.")
-    given = regions if len(places) > 1 else [regions]
-    if not isinstance(regions, (list, tuple)) or len(given) != len(places):
+    per_place = regions if len(places) > 1 else [regions]
+    if not isinstance(regions, (list, tuple)) or len(per_place) != len(places):
         raise BadInput(f"units: give a list of regions for each of the {len(places)} images.")
-    found: list[list[int]] = []
-    for own, tokens in zip(given, places.values(), strict=True):
+    covered: list[list[int]] = []
+    for one, tokens in zip(per_place, places.values(), strict=True):
         rows, columns = max(r for _, r, _ in tokens), max(c for _, _, c in tokens)
-        for region in own:
+        for region in one:
             inside = _inside(region, rows, columns)
-            found.append([unit for unit, row, column in tokens if inside[row - 1, column - 1]])
-            if not found[-1]:
+            covered.append([unit for unit, row, column in tokens if inside[row - 1, column - 1]])
+            if not covered[-1]:
                 raise BadInput(f"units: the region {shown(region)} holds no piece of the image: make it larger.")
     first = next(i for i, group in enumerate(groups) if units.stream[group[0]] == "image")
     words = [i for i, group in enumerate(groups) if units.stream[group[0]] != "image"]
     before, after = [i for i in words if i < first], [i for i in words if i > first]
-    names = tuple(f"region {number}" for number in range(1, len(found) + 1))
+    names = tuple(f"region {number}" for number in range(1, len(covered) + 1))
     front, back = naming.pick(joined, before), naming.pick(joined, after)
-    none = [None] * len(found)
+    none = [None] * len(covered)
 
     def between(name: str, filler: Any) -> Any:
         parts = [getattr(part, name) for part in (front, back)]
         return None if parts[0] is None else (*parts[0], *[filler for _ in none], *parts[1])
 
-    union = [_around(units, group) for group in found]
+    union = [_around(units, group) for group in covered]
     divided = Units(
         labels=(*front.labels, *names, *back.labels),
         special=between("special", False),
@@ -161,7 +161,7 @@ def with_regions(units: Units, groups: list[list[int]], joined: Units, regions: 
         boxes=(*[NOWHERE] * len(before), *union, *[NOWHERE] * len(after)),
         role=between("role", naming.IMAGE),
     )
-    return [*(groups[i] for i in before), *found, *(groups[i] for i in after)], divided
+    return [*(groups[i] for i in before), *covered, *(groups[i] for i in after)], divided
 
 
 NOWHERE = (0.0, 0.0, 0.0, 0.0)

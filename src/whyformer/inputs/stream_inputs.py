@@ -33,7 +33,7 @@ class StreamInput(ABC):
         self.placed, self.stream, self.part, self.positions = placed, stream, part, positions
         self.name: str = part.read.main if name is None else name
 
-    def given(self, batch: Batch) -> Tensor | None:
+    def floats(self, batch: Batch) -> Tensor | None:
         """(B, …) the numbers of the batch; None where the model looks them up."""
         return batch.tensors[self.name]
 
@@ -49,7 +49,7 @@ class StreamInput(ABC):
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
         """(U,) the sum (or the largest) of one input's numbers over each unit of the stream."""
 
-    def kept(self, row: int, numbers: Tensor) -> Tensor:
+    def counted(self, row: int, numbers: Tensor) -> Tensor:
         """Return True at the numbers of one input that are not padding, in a shape that expands to theirs."""
         return torch.ones_like(numbers, dtype=torch.bool)
 
@@ -78,7 +78,7 @@ class StreamInput(ABC):
                 filled = fitted(baseline, numbers, f"baseline of {self.stream!r}")
             else:
                 filled = self.filled(row, numbers, self.fillers[0] if baseline is None else baseline)
-            rows.append(torch.where(self.kept(row, numbers) & self.open(row, keep_special), filled, numbers))
+            rows.append(torch.where(self.counted(row, numbers) & self.open(row, keep_special), filled, numbers))
         return torch.stack(rows)
 
     def units(self, row: int) -> Units:
@@ -102,7 +102,7 @@ class Vectors(StreamInput):
         real = numbers[self.real(row, numbers)]
         return real.amax(1) if largest else real.sum(1)
 
-    def kept(self, row: int, numbers: Tensor) -> Tensor:
+    def counted(self, row: int, numbers: Tensor) -> Tensor:
         return self.real(row, numbers)[:, None]
 
     @property
@@ -135,7 +135,7 @@ class WordEmbeddings(Vectors):
         view: Batch = self.whole.part(self.stream, batch)[1]
         return view
 
-    def given(self, batch: Batch) -> Tensor | None:
+    def floats(self, batch: Batch) -> Tensor | None:
         return None
 
     def swap(self, batch: Batch, replace: Callable[[Tensor], Tensor]) -> SwapEmbedding:
@@ -147,7 +147,7 @@ class WordEmbeddings(Vectors):
     def real(self, row: int, numbers: Tensor) -> Tensor:
         return self.view(self.placed.batch).real_BN[row]
 
-    def kept(self, row: int, numbers: Tensor) -> Tensor:
+    def counted(self, row: int, numbers: Tensor) -> Tensor:
         real_N = self.real(row, numbers)
         # Where the model puts image tokens over what it looked up.
         places_BN = self.whole.read.covered(self.placed.batch) if self.name == self.whole.main else None

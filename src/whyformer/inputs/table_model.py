@@ -75,11 +75,13 @@ def _named_dict(numerical: Tensor | None, categorical: Tensor | None) -> Argumen
     return ({"continuous": numbers, "categorical": codes},), {}
 
 
-def _by_name(needed: Mapping[str, inspect.Parameter], kinds: tuple[list[str], ...], *given: Tensor | None) -> Arguments:
+def _by_name(
+    needed: Mapping[str, inspect.Parameter], kinds: tuple[list[str], ...], *tensors: Tensor | None
+) -> Arguments:
     """Return numbers and codes (``given``) by the names of each kind; an argument without columns is None or empty."""
-    some = next(columns for columns in given if columns is not None)
+    some = next(columns for columns in tensors if columns is not None)
     made: dict[str, Any] = {}
-    for names, columns, dtype in zip(kinds, given, (torch.float32, torch.int64), strict=True):
+    for names, columns, dtype in zip(kinds, tensors, (torch.float32, torch.int64), strict=True):
         if not names and columns is not None:
             raise BadInput(f"the model takes {', '.join(needed)} and the table has other columns as well. {HOW}")
         for name in names:

@@ -21,8 +21,8 @@ MOST_COMPARED = 1000  # reference rows that are compared with each other; of mor
 
 def rows_asked(name: Any) -> int | None:
     """Return the number of rows in the name of a baseline: 4 of "rows:4", 0 of "uniform", None of any other."""
-    found = ROWS.fullmatch(name) if isinstance(name, str) else None
-    return None if found is None else int(found[1] or 0)
+    match = ROWS.fullmatch(name) if isinstance(name, str) else None
+    return None if match is None else int(match[1] or 0)
 
 
 def baselines_of(name: Any) -> int:

@@ -109,7 +109,7 @@ class Flow(TorchFunctionMode):
 class Sequences:
     """The roles of a model's arguments."""
 
-    own: tuple[str, ...]  # arguments that are sequences, the one with the keys first
+    names: tuple[str, ...]  # arguments that are sequences, the one with the keys first
     unscored: tuple[str, ...]  # other arguments that reach the output
     passes: int  # forward passes it took to find that out
     in_line: bool = False  # arguments that are laid end to end: columns of one sequence
@@ -130,8 +130,8 @@ def sequences_of(read: Read, inputs: Any) -> Sequences | None:
         facts = known_about(read.model)
         if key not in facts:
             facts[key] = _found(read, one, numbers)
-        found: Sequences | None = facts[key]
-        return found
+        known: Sequences | None = facts[key]
+        return known
 
 
 def _found(read: Read, one: Batch, numbers: Mapping[str, Tensor]) -> Sequences | None:
@@ -142,12 +142,12 @@ def _found(read: Read, one: Batch, numbers: Mapping[str, Tensor]) -> Sequences |
     except WhyformerError:
         return None
     seen = flow.behind(logits)
-    own = [k for k in numbers if k in flow.entered - flow.joined and k in seen and numbers[k].ndim == 2]
-    asked = {key for query, keys in flow.asked for key in keys if query <= set(own)}
-    own.sort(key=lambda name: name not in asked)
+    names = [k for k in numbers if k in flow.entered - flow.joined and k in seen and numbers[k].ndim == 2]
+    asked = {key for query, keys in flow.asked for key in keys if query <= set(names)}
+    names.sort(key=lambda name: name not in asked)
     passes, unscored = 1, []
     for name, tensor in numbers.items():
-        if name in own or name == read.main:
+        if name in names or name == read.main:
             continue
         # Code that no mode sees into (TorchScript, numpy) hides the way of an argument, not its effect.
         if name not in seen:
@@ -161,8 +161,8 @@ def _found(read: Read, one: Batch, numbers: Mapping[str, Tensor]) -> Sequences |
             except WhyformerError:  # the model reads the argument, or it would take any number
                 pass
         unscored.append(name)
-    in_line = not own and all(numbers[k].ndim == 2 for k in flow.in_line) and read.main in flow.in_line
-    return Sequences(tuple(own), tuple(unscored), passes, in_line)
+    in_line = not names and all(numbers[k].ndim == 2 for k in flow.in_line) and read.main in flow.in_line
+    return Sequences(tuple(names), tuple(unscored), passes, in_line)
 
 
 def different(values: Tensor) -> Tensor:
@@ -250,9 +250,9 @@ class TensorPlace(Place):
                 before = vectors(keys, one)
                 read = {k for k in names if not torch.equal(before[-1], vectors_with(k)[-1])}
                 for depth in reversed(range(len(before))):  # before positions were mixed, where they are
-                    found = self._located(one, before, vectors_with, depth)
-                    carried = {column[0] for column in found or () if column is not None}
-                    facts[place] = facts[place] or (found if read <= carried else None)
+                    located = self._located(one, before, vectors_with, depth)
+                    carried = {column[0] for column in located or () if column is not None}
+                    facts[place] = facts[place] or (located if read <= carried else None)
             except (WhyformerError, IndexError):  # not every number is an input of this model
                 pass
 
@@ -357,9 +357,11 @@ class TensorPlace(Place):
         units = assemble(labels, [False] * len(labels), self.read.stream, length - len(labels), front)
         if len(tokens) == length and not batch.by_input:  # what the model adds may be anywhere
             special = tuple(column is None for column in tokens)
-            own = iter([units.labels[i] for i, added in enumerate(units.special) if added])
+            added_labels = iter([units.labels[i] for i, added in enumerate(units.special) if added])
             names = iter(labels)
-            units = replace(units, labels=tuple(next(own if added else names) for added in special), special=special)
+            units = replace(
+                units, labels=tuple(next(added_labels if added else names) for added in special), special=special
+            )
         return [pick(units, row.nonzero()[:, 0].tolist()) for row in self.keep(batch, length, front)]
 
     def require_one_sequence(self, batch: Batch) -> None:

@@ -38,7 +38,7 @@ def with_thoughts(
 
     parts: the contents of the messages. write: the template.
     """
-    found = list(parts)
+    spans = list(parts)
     for number, message in enumerate(messages):
         for name in FIELDS.keys() & {name for name, value in message.items() if value}:
             bare = {key: value for key, value in message.items() if key != name}
@@ -47,9 +47,9 @@ def with_thoughts(
             except Exception:  # a template may refuse a message without it: then its place is not known
                 continue
             start, end = _added(text, without)
-            if start < end and all(b <= start or end <= a for a, b, _ in found):
-                found.append((start, end, FIELDS[name]))
-    return sorted(found)
+            if start < end and all(b <= start or end <= a for a, b, _ in spans):
+                spans.append((start, end, FIELDS[name]))
+    return sorted(spans)
 
 
 def _added(text: str, without: str) -> Span:
@@ -131,11 +131,11 @@ def without_thoughts(answer: str) -> str:
 
 def _apart(spans: Iterable[Span]) -> list[Span]:
     """Return spans in order, without those that overlap with one before them in the list."""
-    kept: list[Span] = []
+    shown: list[Span] = []
     for start, end in spans:
-        if all(end <= a or b <= start for a, b in kept):
-            kept.append((start, end))
-    return sorted(kept)
+        if all(end <= a or b <= start for a, b in shown):
+            shown.append((start, end))
+    return sorted(shown)
 
 
 def _with_role(roles: Sequence[str], tokens: Sequence[Span], wanted: set[str]) -> list[Span]:

@@ -69,7 +69,7 @@ def blocks_of(tensor: Tensor, axes: Sequence[int], values_at: Callable[[Tensor],
         return set((values_at(other) != before).any(1).nonzero()[:, 0].tolist())
 
     noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)).to(tensor)
-    own = sorted(moved(tensor + noise))
+    noisy = sorted(moved(tensor + noise))
     counts = [1] * tensor.ndim
     slices: list[tuple[int, int, set[int]]] = []
     for axis in axes:
@@ -79,16 +79,16 @@ def blocks_of(tensor: Tensor, axes: Sequence[int], values_at: Callable[[Tensor],
             other.select(axis, place).add_(noise.select(axis, place))
             slices.append((axis, place, moved(other)))
         reached = len(slices[-1][2])
-        if not reached or len(own) % reached:
+        if not reached or len(noisy) % reached:
             return None
-        counts[axis] = len(own) // reached
-    added = frozenset(range(len(before))) - frozenset(own)
+        counts[axis] = len(noisy) // reached
+    added = frozenset(range(len(before))) - frozenset(noisy)
     blocks = Blocks(tuple(counts), tuple(axes), len(before), added)
-    if blocks.total != len(own) or any(counts[axis] > tensor.shape[axis] for axis in axes):
+    if blocks.total != len(noisy) or any(counts[axis] > tensor.shape[axis] for axis in axes):
         return None
     index = blocks.index(tensor.shape)
     for axis, place, changed in slices:
-        if {own[i] for i in index.select(axis, place).unique().tolist()} != changed:
+        if {noisy[i] for i in index.select(axis, place).unique().tolist()} != changed:
             return None
     return blocks
 
@@ -137,11 +137,11 @@ class BlockPlace(TensorPlace):
 
     def blocks(self, batch: Batch, length: int | None = None) -> Blocks | None:
         """Return the blocks that ``length`` positions stand for, None where they stand for none."""
-        found: Blocks | None = known_about(self.read.model).get(self._key(batch))
-        if found is not None and length in (None, found.positions, found.total):
-            return found if length != found.total else replace(found, added=frozenset())
-        own = self._own(batch)
-        return own if length in (None, own.total) else None
+        known: Blocks | None = known_about(self.read.model).get(self._key(batch))
+        if known is not None and length in (None, known.positions, known.total):
+            return known if length != known.total else replace(known, added=frozenset())
+        entries = self._own(batch)
+        return entries if length in (None, entries.total) else None
 
     def length(self, batch: Batch) -> int:
         blocks = self.blocks(batch)
@@ -162,9 +162,9 @@ class BlockPlace(TensorPlace):
         if blocks is None:  # positions of the model's own making
             labels = tuple(f"position {i}" for i in range(length))
             return [Units(labels, (False,) * length, (self.read.stream,) * length)] * batch.size
-        names, own = iter(self._labels(batch, blocks)), iter(["[CLS]", *(f"[EXTRA{i}]" for i in range(1, length))])
+        names, extras = iter(self._labels(batch, blocks)), iter(["[CLS]", *(f"[EXTRA{i}]" for i in range(1, length))])
         special = tuple(position in blocks.added for position in range(length))
-        labels = tuple(next(own) if added else next(names) for added in special)
+        labels = tuple(next(extras) if added else next(names) for added in special)
         return [self._drawn(Units(labels, special, (self.read.stream,) * length), batch, blocks)] * batch.size
 
     @abstractmethod
@@ -203,9 +203,9 @@ class BlockMask(TensorMask):
         blocks = self.place.blocks(one, len(units))
         if blocks is None:
             return super().owners(units, one)
-        own = torch.tensor([i for i, special in enumerate(units.special) if not special])
+        plain = torch.tensor([i for i, special in enumerate(units.special) if not special])
         tensor = one.tensors[self.read.main]
-        return {self.read.main: own[blocks.index(tensor.shape[1:])].to(tensor.device)}
+        return {self.read.main: plain[blocks.index(tensor.shape[1:])].to(tensor.device)}
 
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
         """Return zeros, or the input's own mean over the axes that are divided, per channel or variable."""
@@ -249,8 +249,8 @@ class VideoRead(Read):
         for video in raw:
             frames = list(np.asarray(video))
             wants_videos = "videos" in self.processor.__call__.__code__.co_varnames
-            given = {"videos": [frames]} if wants_videos else {"images": frames}
-            clips.append(processed(self.processor, **given, return_tensors="pt")[self.main])
+            passed = {"videos": [frames]} if wants_videos else {"images": frames}
+            clips.append(processed(self.processor, **passed, return_tensors="pt")[self.main])
         return Batch({self.main: self.move(torch.cat(clips))}, raw=tuple(raw), warnings=((),) * len(raw))
 
     def adopt(self, tensors: Any) -> Batch:

@@ -77,16 +77,16 @@ class VisionLanguageRead(TextRead):
         return [self.from_messages(one) if isinstance(one, (Mapping, list)) else one for one in inputs]
 
     def written_out(self, messages: Sequence[Mapping[str, Any]]) -> Scene:
-        found: dict[str, list[Any]] = {kind: [] for kind in media.KINDS}
+        collected: dict[str, list[Any]] = {kind: [] for kind in media.KINDS}
         bare_messages = []
         for message in messages:
             content = message["content"]
             if not isinstance(content, str):
-                content = [without_media(part, found) for part in content]
+                content = [without_media(part, collected) for part in content]
             bare_messages.append({**message, "content": content})
         written = super().written_out(bare_messages)
         text, answer = written if isinstance(written, tuple) else (written, None)
-        return Scene(text, tuple(found["image"]), tuple(found["video"]), answer)
+        return Scene(text, tuple(collected["image"]), tuple(collected["video"]), answer)
 
     def is_prompt(self, raw: Raw) -> bool:
         return scene_of(raw).answer is None
@@ -130,15 +130,15 @@ class VisionLanguageRead(TextRead):
     def _marked(self, scene: Scene) -> Scene:
         """Put marks for images in front of a text that has none."""
         text = scene.text
-        for kind, given in (("image", scene.images), ("video", scene.videos)):
-            if not given:
+        for kind, items in (("image", scene.images), ("video", scene.videos)):
+            if not items:
                 continue
             names = [getattr(self.processor, name, None) for name in ("boi_token" * (kind == "image"), f"{kind}_token")]
             marks = [name for name in names if isinstance(name, str)]
             if marks and not any(mark in text for mark in marks):
                 text = naming.PromptText(text, text.parts) if isinstance(text, naming.PromptText) else text
                 start, end = self._around_marks()
-                text = (start + marks[0] + end) * len(given) + "\n" + text
+                text = (start + marks[0] + end) * len(items) + "\n" + text
         return replace(scene, text=text)
 
     def _around_marks(self) -> tuple[str, str]:
@@ -153,12 +153,12 @@ class VisionLanguageRead(TextRead):
     def _encoded(self, scene: Scene) -> dict[str, Tensor]:
         """Return the processor's tensors of one input."""
         processor = require_both(self.processor)
-        given: dict[str, Any] = {"images": [[open_image(image) for image in scene.images]]} if scene.images else {}
+        passed: dict[str, Any] = {"images": [[open_image(image) for image in scene.images]]} if scene.images else {}
         if scene.videos and not hasattr(processor, "video_processor"):
             raise BadInput(f"{type(processor).__name__} takes no videos. {FRAMES_AS_IMAGES}")
-        given |= {"videos": [[open_video(video) for video in scene.videos]]} if scene.videos else {}
+        passed |= {"videos": [[open_video(video) for video in scene.videos]]} if scene.videos else {}
         added = {"add_special_tokens": False} if isinstance(scene.text, naming.PromptText) else {}
-        encoded = processed(processor, text=[scene.text], **given, return_tensors="pt", **added)
+        encoded = processed(processor, text=[scene.text], **passed, return_tensors="pt", **added)
         return {name: tensor for name, tensor in dict(encoded).items() if isinstance(tensor, Tensor)}
 
     def _aligned(self, text: str, ids: list[int]) -> dict[str, Any]:
@@ -235,8 +235,8 @@ class VisionLanguageRead(TextRead):
     def beside_prompt(self, batch: Batch, row: int, length: int) -> dict[str, Tensor]:
         real = batch.real_BN[row]
         words = {n: t for n, t in batch.tensors.items() if n not in {self.main, "attention_mask"} and not is_media(n)}
-        own = {n: t[row : row + 1, real][:, :length] for n, t in words.items()}
-        return own | media.row_of(batch.tensors, row, batch.encodings[row])
+        real_words = {n: t[row : row + 1, real][:, :length] for n, t in words.items()}
+        return real_words | media.row_of(batch.tensors, row, batch.encodings[row])
 
     def one_by_one(self, batch: Batch) -> bool:
         if batch.size == 1 or batch.trunks:
@@ -271,7 +271,7 @@ class VisionLanguageRead(TextRead):
                 f"{type(self.model).__name__}.get_{kind}_features also takes {', '.join(missing)}, which is not passed "
                 "on here. Pass the text alone, or wrap the model in a module whose forward returns its logits."
             )
-        held = [row for row, own in enumerate(rows) if pixels in own]
+        held = [row for row, entries in enumerate(rows) if pixels in entries]
         firsts = _firsts([[rows[row][name] for name in known] for row in held])
         chosen = sorted(set(firsts))
         with out_of_sight():
@@ -320,11 +320,11 @@ class VisionLanguageRead(TextRead):
 
     def vectors(self, one: Batch, kind: str) -> Tensor:
         """(tokens, D) what the vision encoder hands over for one input, under the function modes that are on."""
-        own = media.row_of(one.tensors, 0, one.encodings[0] if one.encodings else {})
+        of_row = media.row_of(one.tensors, 0, one.encodings[0] if one.encodings else {})
         getter = self.getter(kind)
-        known = {name: own[name] for name in inspect.signature(getter).parameters if name in own}
-        found = getter(**known).pooler_output
-        parts = list(found) if isinstance(found, (list, tuple)) else [found]
+        known = {name: of_row[name] for name in inspect.signature(getter).parameters if name in of_row}
+        pooled = getter(**known).pooler_output
+        parts = list(pooled) if isinstance(pooled, (list, tuple)) else [pooled]
         return torch.cat([part.flatten(0, -2) for part in parts])
 
     @contextmanager
@@ -359,14 +359,16 @@ class VisionLanguagePlace(TextPlace):
 
     def tiles(self, batch: Batch, row: int = 0) -> list[media.Tile] | None:
         """Return the tiles of one input, in the order of their kinds."""
-        own = media.row_of(batch.tensors, row, batch.encodings[row] if batch.encodings else {})
+        of_row = media.row_of(batch.tensors, row, batch.encodings[row] if batch.encodings else {})
         ids = batch.tensors[self.read.main][row]
         counts = {kind: int((ids == token).sum()) for kind, token in self.read.place_ids.items()}
-        return media.tiles_of(own, self.read.config, counts)
+        return media.tiles_of(of_row, self.read.config, counts)
 
     def token_ranks(self, ids: Sequence[int]) -> dict[str, list[int]]:
         """Return the positions of the tokens of each kind of media."""
-        return {kind: [i for i, token in enumerate(ids) if token == own] for kind, own in self.read.place_ids.items()}
+        return {
+            kind: [i for i, token in enumerate(ids) if token == place] for kind, place in self.read.place_ids.items()
+        }
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         texts = super().units(batch, length, front, None)
@@ -426,11 +428,11 @@ class VisionLanguagePlace(TextPlace):
         scales = [getattr(processor, name, None) for name in ("image_mean", "image_std")]
         if not getattr(processor, "do_normalize", False):
             scales = [None, None]
-        own = media.row_of(batch.tensors, row, batch.encodings[row] if batch.encodings else {})
-        seen = [own[name] for name, _, _ in media.KINDS.values() if name in own]
+        of_row = media.row_of(batch.tensors, row, batch.encodings[row] if batch.encodings else {})
+        seen = [of_row[name] for name, _, _ in media.KINDS.values() if name in of_row]
         # The tokens of one answer have the same images.
         if len(seen) != len(self._seen[0]) or not all(_equal(a, b) for a, b in zip(seen, self._seen[0], strict=True)):
-            self._seen = [tensor.clone() for tensor in seen], media.sheet(tiles, own, *scales)
+            self._seen = [tensor.clone() for tensor in seen], media.sheet(tiles, of_row, *scales)
         return self._seen[1]
 
     def pieces(self, one: Batch) -> dict[str, dict[str, Tensor]]:
@@ -486,7 +488,7 @@ class VisionLanguageMask(StreamsMask, TextMask):
         ranks = self.place.token_ranks(tensors[self.read.main][0][real].tolist())
         pixels = {n: tensors[n][0] for n, _, _ in media.KINDS.values() if n in tensors}
         for name, token in media.owners_of(tiles, pixels).items():
-            kind = next(kind for kind, (own, _, _) in media.KINDS.items() if own == name)
+            kind = next(kind for kind, (first, _, _) in media.KINDS.items() if first == name)
             places = torch.tensor([*ranks[kind], -1], device=token.device)
             owners[name] = places[token]
         return owners
@@ -501,8 +503,8 @@ class VisionLanguageMask(StreamsMask, TextMask):
         tiles = self.place.tiles(one) or []
         for kind, (pixels, _, _) in media.KINDS.items():
             if pixels in one.tensors:
-                own = [tile for tile in tiles if tile.kind == kind]
-                filling[pixels] = media.filled(one.tensors[pixels][0], own, background)[None]
+                of_kind = [tile for tile in tiles if tile.kind == kind]
+                filling[pixels] = media.filled(one.tensors[pixels][0], of_kind, background)[None]
         return [filling]
 
 
@@ -543,9 +545,9 @@ def _names_of(tiles: Sequence[media.Tile]) -> Iterator[str]:
 def _firsts(rows: Sequence[Sequence[Tensor]]) -> list[int]:
     """Return for each input the first one that has the same images."""
     firsts: list[int] = []
-    for number, own in enumerate(rows):
-        traced = any(tensor.requires_grad for tensor in own)
-        same = (f for f in dict.fromkeys(firsts) if all(_equal(a, b) for a, b in zip(rows[f], own, strict=True)))
+    for number, entries in enumerate(rows):
+        traced = any(tensor.requires_grad for tensor in entries)
+        same = (f for f in dict.fromkeys(firsts) if all(_equal(a, b) for a, b in zip(rows[f], entries, strict=True)))
         firsts.append(number if traced else next(same, number))
     return firsts
 

@@ -383,8 +383,8 @@ def _held(value: Any) -> list[Any]:
     for base in value.__class__.__mro__:
         names = vars(base).get("__slots__", ())
         slots += [names] if isinstance(names, str) else names
-    given = [value.func, value.args, value.keywords] if isinstance(value, partial) else []
-    return [*given, *getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
+    bound = [value.func, value.args, value.keywords] if isinstance(value, partial) else []
+    return [*bound, *getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
 
 
 def is_plain(value: Any) -> bool:

@@ -155,20 +155,22 @@ def _functions(start: Any) -> set[type]:
 AT_ONCE = 1024  # unit vectors that a layer is run on
 
 
-def weight_of(layer: nn.Module, own: Callable[[Tensor], Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+def weight_of(
+    layer: nn.Module, forward: Callable[[Tensor], Tensor], dtype: torch.dtype
+) -> tuple[Tensor, Tensor | None]:
     """(out, in) and (out,) the weights and the bias of a linear layer. own: its forward."""
     device, width = execution_device(layer), int(str(layer.in_features))
     rows = []
     with torch.no_grad(), without_modes():
         # f(x) + f(-x) = 2b. Not f(0): layers that round their input divide by its largest entry.
         ones = torch.ones(1, 1, width, device=device, dtype=dtype)
-        offset = torch.cat([own(ones), own(-ones)]).to(dtype).mean(0)[0]
+        offset = torch.cat([forward(ones), forward(-ones)]).to(dtype).mean(0)[0]
         bias = offset if bool(offset.any()) else None
         for start in range(0, width, AT_ONCE):
             count = min(AT_ONCE, width - start)
             units = torch.zeros(1, count, width, device=device, dtype=dtype)
             units[0, range(count), range(start, start + count)] = 1
-            rows.append(own(units)[0].to(dtype))
+            rows.append(forward(units)[0].to(dtype))
         weight = torch.cat(rows)
         return (weight if bias is None else weight - bias).t(), bias
 
@@ -179,8 +181,8 @@ def written_out(layers: Iterable[nn.Module], dtype: torch.dtype) -> contextlib.A
     For methods whose rules need the weights. A whole dequantised copy would take the memory that quantising saved.
     """
 
-    def plain(own: Callable[[Tensor], Tensor], layer: nn.Module, x: Tensor) -> Tensor:
-        weight, bias = weight_of(layer, own, dtype)
+    def plain(forward: Callable[[Tensor], Tensor], layer: nn.Module, x: Tensor) -> Tensor:
+        weight, bias = weight_of(layer, forward, dtype)
         with without_modes():  # which would take the weights for a function of x
             weight, bias = weight.to(x), None if bias is None else bias.to(x)
         return F.linear(x, weight, bias)
@@ -199,8 +201,8 @@ def with_forwards(forwards: Iterable[tuple[nn.Module, Callable[..., Tensor]]]) -
             layer.__dict__["forward"] = forward
         yield
     finally:
-        for layer, own in before:
-            if own is None:
+        for layer, usual in before:
+            if usual is None:
                 layer.__dict__.pop("forward", None)
             else:
-                layer.__dict__["forward"] = own
+                layer.__dict__["forward"] = usual

@@ -180,7 +180,7 @@ class Run(TracedBatch):
         """Return the record, the interceptor, and the shares of padding."""
         rows = self.rows_run if grad else self.batch.size
         forward = partial(self.output.logits, self.together if grad else self.batch)
-        kept = self.kept if grad else KeptPass()
+        text_pass = self.text_pass if grad else KeptPass()
 
         def run_once(plan: Plan | None) -> tuple[Record, Observe | Recorder, list[Tensor]]:
             role: Observe | Recorder
@@ -194,11 +194,11 @@ class Run(TracedBatch):
                     role.layers, role.glance = layers, partial(self._glance, shares) if padded else None
                 maps = observe(forward, role, values)
             else:
-                before = kept.seen(Recorder)
+                before = text_pass.seen(Recorder)
                 role, self._ran_before = before or role, (ran := before is not None)
                 shared = rows < self.batch.size
-                with kept.used_by(role):
-                    maps = record(forward, role, partial(self.scalars, ask=False), values, shared, ran, kept.more)
+                with text_pass.used_by(role):
+                    maps = record(forward, role, partial(self.scalars, ask=False), values, shared, ran, text_pass.more)
             return maps, role, shares
 
         seen = self.study.plans.run((grad, rows > 1), run_once, self.study.torch_own)

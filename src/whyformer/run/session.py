@@ -261,10 +261,10 @@ class Session:
         batch = self.batch.select(rows)
         if batch.trunks:
             return shortened(batch)
-        own = self.one_by_one and bool(
+        apart = self.one_by_one and bool(
             batch.raw or self.modality.read.one_by_one(self.batch)
         )  # tensors are as they came
-        return self.modality.read.alone(batch) if own else batch
+        return self.modality.read.alone(batch) if apart else batch
 
     def alone(self, row: int) -> Batch:
         """Return one input by itself, without padding at its end."""

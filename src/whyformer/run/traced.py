@@ -34,9 +34,9 @@ class TracedBatch(ScoredBatch):
     passed: Callable[..., None]
 
     @property
-    def kept(self) -> KeptPass:
+    def text_pass(self) -> KeptPass:
         """The forward that several stretches of a text share; a new one if nothing is shared."""
-        shared = None if self.recomputes else self.batch.kept
+        shared = None if self.recomputes else self.batch.text_pass
         return KeptPass() if shared is None else shared
 
     def require_one_input(self) -> None:
@@ -79,9 +79,9 @@ class TracedBatch(ScoredBatch):
         changed_rules, modes = rules is not None, plan is None and (entrance or rules is not None)
         if changed_rules and self.study.hidden and self.study.trouble is not None:
             raise NotOffered(f"changed gradient rules need a captured model: {self.study.trouble}")
-        kept = self.kept if changed_rules else KeptPass()
-        if (before := kept.seen(Traced)) is not None:
-            return self._traced_again(before, kept)
+        text_pass = self.text_pass if changed_rules else KeptPass()
+        if (before := text_pass.seen(Traced)) is not None:
+            return self._traced_again(before, text_pass)
         leaves: list[Tensor] = []
 
         def leaf(tensor: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class TracedBatch(ScoredBatch):
                 self.modality.read.handed_over(lambda features, _: leaf(features)) as features,
                 rules or nullcontext(),
                 seen if modes else nullcontext(),
-                kept.used_by(None),
+                text_pass.used_by(None),
                 with_activations(self.modality.model) if changed_rules else nullcontext(),
             ):
                 logits = self.output.logits(batch)
@@ -124,8 +124,8 @@ class TracedBatch(ScoredBatch):
             )
         if changed_rules:
             trace.require_followed()
-        if kept.more:
-            kept.seen_by, trace.again = trace, True
+        if text_pass.more:
+            text_pass.seen_by, trace.again = trace, True
         return trace
 
     def _words(self, lookups: SwapEmbedding) -> Tensor | None:
@@ -147,13 +147,13 @@ class TracedBatch(ScoredBatch):
             )
         return lookups.vectors
 
-    def _traced_again(self, trace: Traced, kept: KeptPass) -> Traced:
+    def _traced_again(self, trace: Traced, text_pass: KeptPass) -> Traced:
         """Return a trace of a pass that was kept, with the values that this run explains."""
-        with torch.enable_grad(), answered() as answer, kept.used_by(trace):
+        with torch.enable_grad(), answered() as answer, text_pass.used_by(trace):
             logits = self.output.logits(self.together)
             answer_B = logits if answer.tensor is None else answer.tensor
             value_B = self.scalars(logits)
-        return replace(trace, value_B=value_B, answer_B=answer_B, again=kept.more)
+        return replace(trace, value_B=value_B, answer_B=answer_B, again=text_pass.more)
 
     def _with_floats(self, make: Callable[[Tensor], Tensor]) -> tuple[Batch, dict[str, Tensor]]:
         """Return the batch with ``make`` applied to every tensor of floats, and those tensors."""

@@ -245,7 +245,7 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
     rows, batch = (run.rows_run, run.together) if grad else (run.batch.size, run.batch)
     run.asked["logits"] = (0, 0)
     _ = run.readout_BN  # may take passes of its own
-    text_pass = run.kept if grad else KeptPass()
+    text_pass = run.text_pass if grad else KeptPass()
     forward, score = partial(run.output.logits, batch), partial(run.scalars, ask=False)
 
     def run_once(plan: Plan | None) -> tuple[Take, Fold, Tensor]:

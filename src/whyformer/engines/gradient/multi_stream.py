@@ -63,7 +63,7 @@ class MultiStream(InputSpace):
     def start(self, baseline: Baseline | Mapping[str, Baseline], keep_special: bool | Sequence[int]) -> Tensor:
         """(B, F) where a path to the inputs starts: ``baseline`` in the streams that have it, else their default."""
         each = self._baselines(baseline)
-        if keep_special and all(e.given(self.run.batch) is not None for e in self.stream_inputs):
+        if keep_special and all(e.floats(self.run.batch) is not None for e in self.stream_inputs):
             raise NotOffered("keep_special is for tokens of a text; this model reads none.")
         parts = []
         for stream_input, numbers in zip(self.stream_inputs, self.split(self.inputs), strict=True):
@@ -100,7 +100,7 @@ class MultiStream(InputSpace):
 
     def real(self, row: int) -> Tensor:
         return torch.cat([
-            stream_input.kept(row, numbers[row]).expand_as(numbers[row]).flatten()
+            stream_input.counted(row, numbers[row]).expand_as(numbers[row]).flatten()
             for stream_input, numbers in zip(self.stream_inputs, self.split(self.inputs), strict=True)
         ])  # fmt: skip
 
@@ -108,7 +108,7 @@ class MultiStream(InputSpace):
         """One number for each kept one: every stream has its own scale."""
         spreads = []
         for stream_input, numbers in zip(self.stream_inputs, self.split(self.inputs), strict=True):
-            real = numbers[row].double()[stream_input.kept(row, numbers[row]).expand_as(numbers[row])]
+            real = numbers[row].double()[stream_input.counted(row, numbers[row]).expand_as(numbers[row])]
             if len(real):
                 spreads.append(
                     (real.std(correction=0) if stream_input.vectors else real.max() - real.min()).expand_as(real)
@@ -150,7 +150,7 @@ def stream_place(run: Run, gradient: bool) -> MultiStream:
         leaves[number] = as_leaf(tensor)
         return leaves[number].clone()  # a leaf itself must not be written into, and some models do that
 
-    tensors = {i: stream_input.given(run.batch) for i, stream_input in enumerate(stream_inputs)}
+    tensors = {i: stream_input.floats(run.batch) for i, stream_input in enumerate(stream_inputs)}
     floats = {stream_inputs[i].name: leaf(i, tensor) for i, tensor in tensors.items() if tensor is not None}
     swaps = {i: stream_input.swap(run.batch, partial(leaf, i)) for i, stream_input in enumerate(stream_inputs)}
     looked_up = {i: swap for i, swap in swaps.items() if swap is not None}
