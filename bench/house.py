@@ -65,12 +65,10 @@ LIMITS = {
 # Where a limit is not reached yet, no more than this: lower it with the count, and take the row out at the limit.
 SO_FAR: dict[str, int] = {
     "files": 245,
-    "lines": 68_502,
+    "lines": 68_500,
     "modules at the top": 21,
-    "import circles with names in strings": 2,
     "longest function": 74,
     "methods of the largest class": 40,
-    "functions used once, of 6 lines or fewer": 64,
     "functions of generic_attention, text": 214,
     "files of generic_attention, text": 46,
     "functions of attn_lrp, text": 246,
@@ -106,7 +104,7 @@ def imports_of(path: Path, known: set[str]) -> set[str]:
 
 
 def named_by(path: Path, known: set[str]) -> set[str]:
-    """Return the modules that a file with import_module names in strings, with or without the package in front."""
+    """Return the modules that a file with import_module names in strings; a word without a dot is no module."""
     nodes = list(ast.walk(trees()[path]))
     if not any(isinstance(n, ast.Call) and getattr(n.func, "id", "") == "import_module" for n in nodes):
         return set()
@@ -114,7 +112,8 @@ def named_by(path: Path, known: set[str]) -> set[str]:
     words = {
         n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in loggers
     }
-    return {name for word in words for name in (word, f"{PACKAGE.name}.{word}") if name in known} - {module_name(path)}
+    dotted = {word if word.startswith(PACKAGE.name) else f"{PACKAGE.name}.{word}" for word in words if "." in word}
+    return dotted & known - {module_name(path)}
 
 
 def graph(by_name: bool = False) -> Edges:

@@ -1,9 +1,10 @@
-"""Optional libraries: the extras that install them, and the error if one is missing."""
+"""What is imported when it is needed: optional libraries, with the extras that install them, and floors above."""
 
 from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
+from types import ModuleType
 
 from whyformer.errors import MissingExtra, listed
 
@@ -50,3 +51,8 @@ def installed(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:
         return False
+
+
+def public() -> ModuleType:
+    """The package as users have it, for floors below what it names: each name is imported when it is read."""
+    return sys.modules[__name__.partition(".")[0]]

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from whyformer.brief import brief, several
 from whyformer.errors import METHODS_ELSEWHERE, METRICS_ELSEWHERE, BadInput, UnknownName
+from whyformer.extras import public
 from whyformer.parameters import Limits, Named, checked, checked_options
 
 CLASSES = ("one forward", "forward and backward", "many passes")
@@ -288,7 +289,7 @@ def learned_at_hand() -> tuple[str, ...]:
 
 def _learned(name: str) -> Method:
     if name.endswith(SUFFIX):
-        load = import_module("whyformer.learned").Learned.load
+        load = public().Learned.load
         facts = Path(name).stat() if Path(name).is_file() else None
         key = (name, *((facts.st_size, facts.st_mtime_ns) if facts else (0, 0)))
         if facts is None or key not in _LOADED:  # raises if there is no file

@@ -148,12 +148,6 @@ WEIGHTED = _names(  # of a tensor with weights; a model may compute these from i
 RECURRENT = _names("lstm gru rnn_tanh rnn_relu")
 RARE_PRODUCTS = _names("mm mv dot vdot inner outer tensordot chain_matmul __rmatmul__")
 
-
-def mixes_neighbours(name: str, args: Args) -> bool:
-    """Whether a function computes each position from others as well: recurrent layers, and kernels of several steps."""
-    return name in RECURRENT or (name.startswith("conv") and len(args) > 1 and args[1].shape[2:].numel() > 1)
-
-
 # What bends. ACTIVATIONS are known to all rules, RARE_ACTIVATIONS to those of LRP.
 
 ACTIVATIONS = _names(

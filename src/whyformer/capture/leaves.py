@@ -80,7 +80,8 @@ class BeforeAttention(TorchFunctionMode):
         name = func.__name__
         # A softmax over weights of one query only pools.
         self.over |= name in fn.ATTENTION or (name == "softmax" and out.ndim > 2 and min(out.shape[-2:]) > 1)
-        self.over |= self.unmixed and fn.mixes_neighbours(name, args)
+        kernel = args[1].shape[2:].numel() if name.startswith("conv") and len(args) > 1 else 1
+        self.over |= self.unmixed and (name in fn.RECURRENT or kernel > 1)
         self.sorted |= self.in_order and not self.over and name in fn.SORTS
         if not torch.is_grad_enabled() and name in FOLLOWED and any(t.requires_grad for t in tensors_in(args)):
             self.unfollowed = name

@@ -15,7 +15,7 @@ from torch import nn
 
 from whyformer.checks.attention_debate import serrano_smith, wiegreffe_pinter
 from whyformer.checks.attention_rows import IN_SHARES, mean_known, rank_agreement
-from whyformer.checks.exam import LEVELS, CheckUp, Exam, Finding, ordinary, same_order
+from whyformer.checks.exam import LEVELS, RESULTS, CheckUp, Exam, Finding, ordinary, same_order
 from whyformer.checks.invariance import invariance, stability
 from whyformer.checks.jain_wallace import jain_wallace
 from whyformer.checks.randomisation import randomisation
@@ -257,7 +257,7 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "serrano_smith": serrano_smith,
     "wiegreffe_pinter": wiegreffe_pinter,
 }
-RESULTS: dict[str, Any] = {name: get_type_hints(check)["return"] for name, check in CHECKS.items()}
+RESULTS.update((name, get_type_hints(check)["return"]) for name, check in CHECKS.items())
 ABOUT_ATTENTION = ("jain_wallace", "serrano_smith", "wiegreffe_pinter")
 Wanted = Sequence[str] | Mapping[str, Mapping[str, Any]] | str | None
 

@@ -388,7 +388,10 @@ def _gradient_samples(session: Session, per: str, labels: list[Any] | None) -> t
         if per != "token":
             return signed[:, None]
         counts = kinds.token_counts(run, len(maps.sites))[:, :, None].expand_as(signed)
-        return torch.stack([signed, kinds.token_sums(maps), counts], 1)
+        sums = kinds.table(
+            [kinds.row_products(site).abs().sum(-1) for site in maps.sites]
+        )  # as Michel
+        return torch.stack([signed, sums, counts], 1)
 
     if per == "batch":
         # NOTE[DIFF] the script sums |gradient of the batch's mean loss| over batches and divides by the number of

@@ -294,11 +294,6 @@ def mask_gradient(maps: Record) -> Tensor:
     return table([row_products(site).sum(-1) for site in maps.sites])
 
 
-def token_sums(maps: Record) -> Tensor:
-    """(B, L, H) Σ_q |o_q · ∂s/∂o_q|: the absolute value taken per token, as in Michel's code."""
-    return table([row_products(site).abs().sum(-1) for site in maps.sites])
-
-
 def token_counts(run: Run, layers: int) -> Tensor:
     """(B, L) tokens that the sums run over: all real ones that ask, and in the last layer those that feed the head.
 

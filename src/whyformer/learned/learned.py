@@ -94,7 +94,7 @@ class Certificate:
             return f"Better than every free one-pass method; the closest is {self.rival.name}: {gain}.{few}"
         level, name = "Not significantly better" if self.rival.ahead[0] > 0 else "Not better", self.rival.name
         compared = f"{level} than {name}, which takes one pass without learning: {gain}"
-        if is_tied(self.rival.ahead):
+        if all(abs(value) < 5e-4 for value in self.rival.ahead):  # to three digits
             compared = f"Tied with {name}, which takes one pass without learning, {on}"
         return f"{compared}. Not recommended: use {name}, or learn from more inputs (forwards=).{few}"
 
@@ -110,11 +110,6 @@ class Certificate:
             + ")."
             + ("" if self.better else " It is not better than every free one-pass method: not recommended.")
         )
-
-
-def is_tied(ahead: Interval) -> bool:
-    """Return whether a difference is zero to three digits."""
-    return all(abs(value) < 5e-4 for value in ahead)
 
 
 @dataclass(frozen=True, eq=False)

@@ -317,7 +317,8 @@ def _fit_linear(network: Network, learning: Sequence[Example], validating: Seque
     best = (math.inf, torch.zeros_like(moment))
     for ridge in RIDGES:
         weights = torch.linalg.solve(gram + ridge * size * torch.eye(len(gram), dtype=gram.dtype), moment)
-        error = _linear_error(network, validating, weights)
+        equations = (_equations(network, example) for example in validating)
+        error = float(np.mean([float(((rows @ weights - y) ** 2).sum()) for rows, y in equations]))
         best = min(best, (error, weights), key=lambda each: each[0])
     with torch.no_grad():
         network.head_weights.copy_(best[1].float())
@@ -345,11 +346,6 @@ def _normal_equations(network: Network, examples: Sequence[Example]) -> tuple[Te
         gram += rows.T @ rows
         moment += rows.T @ answers
     return gram, moment
-
-
-def _linear_error(network: Network, examples: Sequence[Example], weights_F: Tensor) -> float:
-    errors = [float(((rows @ weights_F - y) ** 2).sum()) for rows, y in (_equations(network, e) for e in examples)]
-    return float(np.mean(errors))
 
 
 def _descend(

@@ -20,7 +20,7 @@ import numpy as np
 from whyformer import files
 from whyformer.brief import brief
 from whyformer.errors import BadInput, WhyformerError
-from whyformer.extras import require
+from whyformer.extras import public, require
 from whyformer.parameters import checked
 from whyformer.results.codec import Coded, Misfit, below, fields_of, filled, key_of, mapping, reason
 
@@ -49,8 +49,8 @@ class Pictured:
 
     def view(self, *settings: Any, **options: Any) -> Any:
         """Return the picture as a View or Page, independent of the medium, to combine it with others."""
-        # By name: views import results, and drawing libraries are loaded only when something is drawn.
-        return import_module("whyformer.views").view_of(self, *settings, **options)
+        # Views import results, and drawing libraries are loaded only when something is drawn.
+        return public().views.view_of(self, *settings, **options)
 
     def show(self, *settings: Any, **options: Any) -> None:
         """Print to the terminal."""
@@ -233,9 +233,9 @@ def load(path: str | Path) -> Any:
     >>> wf.load("why.json").show()
     """
     if files.is_folder(files.path_of(path)) and files.is_file(Path(path) / "manifest.json"):
-        return import_module("whyformer.jobs.dataset").ExplainedDataset(path)
+        return public().ExplainedDataset(path)
     if str(path).endswith(".learned"):
-        return import_module("whyformer.learned").Learned.load(path)
+        return public().Learned.load(path)
     return Result.load(path)  # type: ignore[type-abstract]
 
 
