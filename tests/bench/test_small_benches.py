@@ -14,17 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import coverage, fuzz, house, small, strain
+from bench import coverage, fuzz, small, strain
 from bench.mutations import MUTATIONS, ROOT
 from training import shapes
 from whyformer.proxy.chat import with_field
-
-
-def test_one_word_is_one_thing() -> None:
-    """Names of classes and files are used once, also those that came since they were counted last."""
-    assert not house.repeated(house.class_names())
-    assert not house.repeated(house.file_names())
-    assert house.parameters_named("how") == 0
 
 
 def test_capabilities_of_the_coverage_page() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -314,3 +315,29 @@ def test_each_of_two_equally_long_series_has_its_own_scores(method: str) -> None
     slopes = torch.autograd.grad(value, [x, y])
     expected = torch.cat([(t * slope)[0].sum(1) for t, slope in zip((x, y), slopes, strict=True)]).detach()
     np.testing.assert_allclose(scores, expected, atol=1e-5)
+
+
+class Pooled(nn.Module):
+    """A query of the model's own reads what a recurrent layer makes of a text, or of channels that come first."""
+
+    def __init__(self, texts: bool) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(30, WIDTH) if texts else nn.Conv1d(2, WIDTH, 4, 4)
+        self.mix, self.query = nn.LSTM(WIDTH, WIDTH, batch_first=True), nn.Parameter(torch.randn(1, 1, WIDTH))
+        self.head = nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states = self.mix(self.embed(x) if x.ndim == 2 else self.embed(x).mT)[0]
+        return self.head(((self.query @ states.mT).softmax(-1) @ states)[:, 0])
+
+
+def test_words_that_were_mixed_before_a_query_pools_them_are_said_to_be() -> None:
+    pooled = wf.explain(seeded(partial(Pooled, True)), torch.randint(1, 30, (1, 6)), method="raw_attention", target=0)[
+        0
+    ]
+    assert any("mixed before the first attention" in warning for warning in pooled.warnings)
+
+
+def test_positions_that_are_no_steps_are_refused_where_a_query_pools_them() -> None:
+    with pytest.raises(NotOverUnits, match="units were mixed"):
+        wf.explain(seeded(partial(Pooled, False)), torch.randn(1, 2, 12), method="raw_attention", target=0)

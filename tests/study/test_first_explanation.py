@@ -224,8 +224,8 @@ def test_the_first_call_adds_a_few_passes(name: str, method: str) -> None:
     model = case.build(case.implementations[0])
     # Sites, the rows that feed the head, the audit (three passes, and one per set of positions), a plain pass, and by
     # what was found: a second length (texts) or the picture turned around, whether units stand at their positions
-    # (pictures; vectors, by their sets and all together), a measured slope (attention gradients), whether a language model sees later tokens, the share
-    # of the head's gradient (maps without gradients).
+    # (pictures; vectors, by their sets and all together), a measured slope (attention gradients), whether a language
+    # model sees later tokens, the share of the head's gradient (maps without gradients).
     sets = sets_of(int(wf.Explainer(case.build(case.implementations[0])).study(case.inputs()).sites[0].keys))
     second, placed = name != "folded_heads", {"bert": 0, "gpt2": 0, "folded_heads": 1 + sets}.get(name, 1)
     passes = 1 + 1 + 3 + sets + 1 + second + placed + (name == "gpt2") + 1

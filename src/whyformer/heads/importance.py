@@ -388,9 +388,7 @@ def _gradient_samples(session: Session, per: str, labels: list[Any] | None) -> t
         if per != "token":
             return signed[:, None]
         counts = kinds.token_counts(run, len(maps.sites))[:, :, None].expand_as(signed)
-        sums = kinds.table(
-            [kinds.row_products(site).abs().sum(-1) for site in maps.sites]
-        )  # as Michel
+        sums = kinds.table([kinds.row_products(site).abs().sum(-1) for site in maps.sites])  # as Michel
         return torch.stack([signed, sums, counts], 1)
 
     if per == "batch":

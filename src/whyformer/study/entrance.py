@@ -171,9 +171,9 @@ SORTED = (
     "which unit each position of its attention holds. Use a method without attention."
 )
 NOT_OWN = (
-    "the model's attention runs over {count} positions, as if over {patches} patches and tokens of the model's own, "
-    "but position {place} changes with the pixels before any attention: patches were mixed, so it is not known which "
-    "of them each position holds. Use a method without attention."
+    "the model's attention runs over {count} positions, as if over {units} units and tokens of the model's own, but "
+    "position {place} changes with the input before any attention: units were mixed, so it is not known which of them "
+    "each position holds. Use a method without attention."
 )
 CHANNELS_FIRST = (
     "the model's positions are made of the third axis of its input, whose second axis has as many entries: attention "
@@ -225,7 +225,7 @@ def misplaced(
             return ()
         moved, expected = moved_at(first_BHKD, after_BHKD), {places[u]: u for u in touched}
         if modality.place.pixels and (not_own := moved & added):
-            return Misplaced(NOT_OWN.format(count=length, patches=len(there), place=min(not_own)))
+            return Misplaced(NOT_OWN.format(count=length, units=len(there), place=min(not_own)))
         if (place := _first_unmoved(moved, expected)) is not None:
             message = ELSEWHERE.format(unit=_named(units, expected[place]), place=place)
             return Misplaced(message + (DESCRIBED if modality.stream == "table" else ""))
@@ -277,23 +277,26 @@ def _along_last_axis(run: Passes, before_BHKD: Tensor, site: int = 0) -> bool:
 
 def misplaced_in_streams(
     run: Passes, schedule: Schedule, embedded: Set[int], grid: tuple[int, int] | None, first_BHKD: Tensor
-) -> CaptureError | None:
-    """Return the error of ``misplaced`` for several streams, or that words are mixed before any attention.
+) -> CaptureError | tuple[str, ...]:
+    """Return the error of ``misplaced`` for several streams, or that words are mixed before any attention; or notes.
 
     embedded: addresses of texts that a lookup read as given, so that their words are in order.
     """
+    notes: tuple[str, ...] = ()
     for step in schedule.steps:
-        if step.cross or any(s.query == s.key == step.query for s in schedule.steps[: step.site]):
+        stream = step.key
+        if any(s.query == s.key == stream for s in schedule.steps[: step.site]):
             continue
         try:
-            part, view = run.modality.part(step.query, run.one)
+            part, view = run.modality.part(stream, run.one)
             words = part.read.embeds and view.keep_BN is not None and part.main in run.one.tensors  # T5 makes its own
             in_order = words and run.one.tensors[part.main].data_ptr() in embedded
             before = run.values(site=step.site) if step.site else first_BHKD
             length = before.shape[2]
-            if not in_order and step.query == run.modality.stream and _along_last_axis(run, before, step.site):
+            if not in_order and stream == run.modality.stream and _along_last_axis(run, before, step.site):
                 return Misplaced(CHANNELS_FIRST)
-            if not (words or part.place.pixels):
+            beside = stream == run.modality.stream and length > part.place.length(view)  # positions that are no steps
+            if not (words or part.place.pixels or beside):
                 continue
             units = None if words else part.place.units(view, length, None, grid)[0]
             owners, places = _words(part, view, run.one) if units is None else _patches(part, view, units, length)
@@ -306,16 +309,20 @@ def misplaced_in_streams(
             continue
         moved, expected = moved_at(before, after), {places[u]: u for u in touched}
         if in_order and moved - expected.keys():
-            some = f"{len(touched)} words of the {step.query}"
-            return PartlyCaptured(MIXED.format(unit=some, count=len(moved), all=length))
+            some = f"{len(touched)} words of the {stream}"
+            mixed = MIXED.format(unit=some, count=len(moved), all=length)
+            if not step.cross:
+                return PartlyCaptured(mixed)
+            notes += (mixed,)  # whose states a query of the model's own reads
+            continue
         not_own = {place for place in moved if units is not None and place < min(places[u] for u in plain)}
         if not_own:
-            return Misplaced(NOT_OWN.format(count=length, patches=len(plain), place=min(not_own)))
+            return Misplaced(NOT_OWN.format(count=length, units=len(plain), place=min(not_own)))
         if (place := _first_unmoved(moved, expected)) is not None:
             unit = expected[place]
-            named = f"word {unit} of the {step.query}" if units is None else _named(units, unit)
+            named = f"word {unit} of the {stream}" if units is None else _named(units, unit)
             return Misplaced(ELSEWHERE.format(unit=named, place=place))
-    return None
+    return notes
 
 
 class NoAttention(TorchFunctionMode):

@@ -233,11 +233,13 @@ def _several_followed(
     lost = _lost(run, schedule, study.sites)
     if lost is not None:
         return study.refused(lost, hidden=True)
-    elsewhere = None
+    elsewhere: CaptureError | tuple[str, ...] = ()
     if all(site.windows == 1 for site in study.sites):  # those of a window are followed to their places (Shadows)
         elsewhere = misplaced_in_streams(run, schedule, survey.embedded, study.grid, first_BHKD)
     several = study_several(run, study, schedule)
-    return several if elsewhere is None or several.trouble is not None else several.refused(elsewhere)
+    if several.trouble is None and isinstance(elsewhere, CaptureError):
+        return several.refused(elsewhere)
+    return replace(several, notes=several.notes + elsewhere) if isinstance(elsewhere, tuple) else several
 
 
 def _is_pooled(grid: tuple[int, int] | None, keys: int) -> bool:
