@@ -64,9 +64,8 @@ LIMITS = {
 }
 # Where a limit is not reached yet, no more than this: lower it with the count, and take the row out at the limit.
 SO_FAR: dict[str, int] = {
-    "files": 245,
+    "files": 242,
     "lines": 68_507,
-    "modules at the top": 21,
     "longest function": 74,
     "methods of the largest class": 40,
     "functions of generic_attention, text": 214,

@@ -20,8 +20,7 @@ import whyformer as wf
 from tests.support import folders
 from whyformer import demo
 from whyformer.cli.main import app
-from whyformer.errors import MissingExtra
-from whyformer.extras import LIBRARIES, SHIPPED, installed, require
+from whyformer.errors import LIBRARIES, SHIPPED, MissingExtra, installed, require
 from whyformer.results.result import RESULTS
 from whyformer.views.html import live as notebook
 
@@ -109,7 +108,7 @@ def unguarded(path: Path, place: str) -> list[str]:
 
 def test_no_optional_library_is_imported_without_its_door() -> None:
     found = [line for path in SOURCE.rglob("*.py") for line in unguarded(path, path.relative_to(SOURCE).as_posix())]
-    assert not found, "call whyformer.extras.require above: " + "; ".join(found)
+    assert not found, "call whyformer.errors.require above: " + "; ".join(found)
 
 
 def test_each_extra_brings_what_is_said_of_it() -> None:

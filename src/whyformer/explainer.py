@@ -20,8 +20,8 @@ from whyformer.estimates import Estimate, advise, estimate, foldable
 from whyformer.explanations import contrast, explanations, is_of_answers, of_run, take_all_tokens
 from whyformer.hops import explained_through
 from whyformer.inputs.batch import Column, Messages, Paired, Prompted, Several, Single, Tensors
-from whyformer.inputs.language import require_next_token
 from whyformer.inputs.modalities import Source
+from whyformer.inputs.tokens import require_next_token
 from whyformer.inputs.units import token_sentences
 from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.loan.borrow import argument_name, borrowed, called_with, refresh

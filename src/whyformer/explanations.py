@@ -34,8 +34,8 @@ from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.decoding import Continuation
 from whyformer.inputs.exchanges import ANSWER
 from whyformer.inputs.families import ENCODER_STREAMS, says_tokens
-from whyformer.inputs.language import shortened
 from whyformer.inputs.modalities import Source
+from whyformer.inputs.tokens import shortened
 from whyformer.inputs.units import by_segments, pick
 from whyformer.loan.spread import LONG, PEAK_ON_CPU, Peak
 from whyformer.options import Request

@@ -22,8 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from whyformer.errors import BadInput, UnknownName, reading
-from whyformer.extras import require
+from whyformer.errors import BadInput, UnknownName, reading, require
 
 if TYPE_CHECKING:  # it would import torch, and the command line reads files before that
     from whyformer.shapes import Array

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from whyformer.brief import brief, several
-from whyformer.errors import METHODS_ELSEWHERE, METRICS_ELSEWHERE, BadInput, UnknownName
-from whyformer.extras import public
+from whyformer.errors import METHODS_ELSEWHERE, METRICS_ELSEWHERE, BadInput, UnknownName, public
 from whyformer.parameters import Limits, Named, checked, checked_options
 
 CLASSES = ("one forward", "forward and backward", "many passes")

@@ -29,7 +29,7 @@ from tests.support.demo_models import shared_models
 from tests.support.pages import Runner
 from training import shapes, translation
 from whyformer.checks.jain_wallace import jain_wallace
-from whyformer.extras import LIBRARIES as OPTIONAL
+from whyformer.errors import LIBRARIES as OPTIONAL
 
 ROOT = Path(__file__).parents[2]
 PAGES = {

@@ -25,7 +25,7 @@ from tests.support.processors import PLACES, in_bytes, pair_tokenizer, tokenizer
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.checkpoint import as_processor, processed
 from whyformer.inputs.families import says_tokens, task_of
-from whyformer.inputs.language import ENOUGH, is_causal
+from whyformer.inputs.tokens import ENOUGH, is_causal
 from whyformer.loan.borrow import borrowed
 from whyformer.views.text_marks import scale_for, token_run
 

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from tests.support import folders
 from tests.support.packages import PROJECTS, REPOSITORY, built, contents, environment, metadata
-from whyformer.extras import LIBRARIES
+from whyformer.errors import LIBRARIES
 
 LARGEST = 1_300_000  # bytes of the wheel, which is code alone: 3 MB of it, packed
 APART = {"ray", "notebook", "saint", "otel"}  # extras that are no part of all, each for its reason in pyproject.toml
@@ -135,7 +135,7 @@ print(json.dumps([[unit for unit, _ in why.ranked(specials=False)], said]))
 ALL = """
 import json, whyformer as wf, whyformer.serve.app
 from whyformer.demo.census import adult_rows
-from whyformer.extras import LIBRARIES, installed
+from whyformer.errors import LIBRARIES, installed
 
 model, tokenizer = wf.demo.load_sentiment()
 why = wf.explain(model, "I like the movie", processor=tokenizer)

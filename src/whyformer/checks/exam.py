@@ -12,9 +12,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from whyformer.engines.perturbation.game import cache_of, cached_file
-from whyformer.errors import NotOffered
+from whyformer.errors import NotOffered, public
 from whyformer.explainer import CoreExplainer
-from whyformer.extras import public
 from whyformer.inputs.table_schema import Table
 from whyformer.parameters import OneOf, checked
 from whyformer.registry import Method, get_method

@@ -15,8 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from whyformer.errors import BadInput, reading
-from whyformer.extras import require
+from whyformer.errors import BadInput, reading, require
 from whyformer.files import IMAGES, trouble_writing
 
 KINDS = {**dict.fromkeys(IMAGES, "image"), ".csv": "table", ".wav": "sound", ".txt": "text"}

@@ -12,8 +12,7 @@ import typer
 from whyformer.cli._input import inputs_from, lines_of, number_or_word, texts_from
 from whyformer.cli._options import SHIPPED_CLASS, SHIPPED_POOLING, CommandArguments, load, takes
 from whyformer.cli._results import deliver, print_json
-from whyformer.errors import BadInput, one_of
-from whyformer.extras import require
+from whyformer.errors import BadInput, one_of, require
 from whyformer.files import IMAGES
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from whyformer.cli._input import check_out
 from whyformer.cli._options import CommandArguments, announced, takes
 from whyformer.cli._results import print_json
 from whyformer.demo import SENTENCES
-from whyformer.extras import LIBRARIES, SHIPPED, installed, require
+from whyformer.errors import LIBRARIES, SHIPPED, installed, require
 from whyformer.files import quiet
 from whyformer.version import __version__
 

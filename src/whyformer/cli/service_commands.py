@@ -10,8 +10,7 @@ import typer
 
 from whyformer.cli._options import CommandArguments, load, load_any, takes
 from whyformer.cli._results import deliver, say_written
-from whyformer.errors import BadInput
-from whyformer.extras import SHIPPED, require
+from whyformer.errors import SHIPPED, BadInput, require
 from whyformer.files import quiet
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ import numpy as np
 from torch import Tensor
 
 from whyformer.concepts.reader import POOLINGS, Reader
-from whyformer.errors import BadInput, UnknownName
+from whyformer.errors import BadInput, UnknownName, require
 from whyformer.evidence import limits_of_repeats
 from whyformer.explainer import CoreExplainer
-from whyformer.extras import require
 from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.loan.borrow import borrowed
 from whyformer.parameters import BatchSize, Limits, NotEmpty, OneOf, Place, Seed, checked

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from whyformer.extras import require
+from whyformer.errors import require
 from whyformer.files import quiet
 
 SENTENCES = (  # to try it on

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from whyformer.extras import require
+from whyformer.errors import require
 from whyformer.shapes import Array
 
 FACES = ("cat", "dog")  # drawn: the photos that the demo model ``pets`` was trained on may not be passed on

@@ -14,9 +14,9 @@ from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Raw, named_tensors
 from whyformer.inputs.checkpoint import processed
-from whyformer.inputs.language import position_of, ranked
 from whyformer.inputs.text import TextMask, TextRead
 from whyformer.inputs.token_heads import LocatedMean, LocatedPlace, each_of, with_notes
+from whyformer.inputs.tokens import position_of, ranked
 from whyformer.results.types import Choice, Target
 from whyformer.targets import logits_of
 

@@ -17,8 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from whyformer.errors import BadInput, reading
-from whyformer.extras import require
+from whyformer.errors import BadInput, reading, require
 from whyformer.files import is_file, is_folder, path_of, quiet, read_json
 from whyformer.inputs.families import BOX_FEATURES
 

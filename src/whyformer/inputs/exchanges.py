@@ -15,7 +15,7 @@ from whyformer.inputs.batch import Batch
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.decoding import PLAIN, Continuation, Decoding, Stretch
 from whyformer.inputs.families import is_media, task_of
-from whyformer.inputs.language import ignores_later_tokens, is_causal, position_of, require_next_token
+from whyformer.inputs.tokens import ignores_later_tokens, is_causal, position_of, require_next_token
 from whyformer.inputs.units import spans_of
 from whyformer.loan.turns import Draws
 from whyformer.parameters import NOT_ALLOWED, Count, domain_of

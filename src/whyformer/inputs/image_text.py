@@ -30,11 +30,10 @@ from whyformer.inputs.image import (
     require_pixels,
     unpacked,
 )
-from whyformer.inputs.language import last_real
 from whyformer.inputs.multi_input import Answer, StreamsMask, VectorInput, fitting, require_known
 from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.inputs.text import TextInput, TextMask, TextMean, TextPlace, TextRead
-from whyformer.inputs.tokens import bare
+from whyformer.inputs.tokens import bare, last_real
 from whyformer.inputs.units import joined
 from whyformer.results.types import Units
 from whyformer.targets import logits_of

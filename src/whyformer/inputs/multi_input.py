@@ -18,10 +18,9 @@ from whyformer.inputs.decoding import Decoding
 from whyformer.inputs.exchanges import wanted_steps
 from whyformer.inputs.families import LATE, SIDES, task_of
 from whyformer.inputs.image import ImageInput
-from whyformer.inputs.language import last_real
 from whyformer.inputs.stream_inputs import Layout, StreamInput, Vectors
 from whyformer.inputs.text import TextInput, TextMask, TextPlace, TextRead
-from whyformer.inputs.tokens import bare
+from whyformer.inputs.tokens import bare, last_real
 from whyformer.inputs.units import Column, pick
 from whyformer.results.types import Units
 from whyformer.targets import logits_of

@@ -19,7 +19,7 @@ from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.decoding import Continuation
 from whyformer.inputs.exchanges import has_answers
 from whyformer.inputs.families import class_names, number_of, says_tokens, task_of
-from whyformer.inputs.language import is_causal, places, spoken_at
+from whyformer.inputs.tokens import is_causal, places, spoken_at
 from whyformer.loan.borrow import RUNNING, known_about, modules_of
 from whyformer.loan.turns import Draws
 from whyformer.targets import answer_scalar, are_probabilities, logits_of, part_of, wrapper

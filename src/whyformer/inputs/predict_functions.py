@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, ModelFailed, NonFinite, WhyformerError, listed, reading, shown
-from whyformer.extras import require
+from whyformer.errors import BadInput, ModelFailed, NonFinite, WhyformerError, listed, reading, require, shown
 from whyformer.files import jpeg_uri, open_image
 from whyformer.inputs.base import Modality, Read
 from whyformer.inputs.batch import Batch, Raw, are_tensors

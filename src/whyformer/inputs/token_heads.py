@@ -14,8 +14,8 @@ from whyformer.errors import BadInput, UnknownName
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.families import class_names
-from whyformer.inputs.language import position_of
 from whyformer.inputs.text import TextMask, TextMean, TextPlace, TextRead
+from whyformer.inputs.tokens import position_of
 from whyformer.results.types import Target
 from whyformer.targets import logits_of
 

@@ -15,9 +15,8 @@ from uuid import uuid4
 
 from whyformer import parameters
 from whyformer.choices import answers
-from whyformer.errors import BadInput, JobStopped, NotOffered
+from whyformer.errors import BadInput, JobStopped, NotOffered, require
 from whyformer.explainer import CoreExplainer
-from whyformer.extras import require
 from whyformer.files import is_file, path_of
 from whyformer.jobs.dataset import ExplainedDataset
 from whyformer.jobs.folder import MANIFEST, WHY, Commit, JobFolder, Written, read_manifest

@@ -21,9 +21,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from whyformer.errors import BadInput, JobStopped
+from whyformer.errors import BadInput, JobStopped, require
 from whyformer.explainer import CoreExplainer
-from whyformer.extras import require
 from whyformer.jobs.folder import Written
 from whyformer.jobs.source import Part
 from whyformer.jobs.worker import ReadPart, Work, Worker

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from whyformer.errors import BadInput
-from whyformer.extras import require
+from whyformer.errors import BadInput, require
 from whyformer.files import IMAGES, csv_header, csv_lines, is_file, is_folder, parsed, path_of, readable_file
 from whyformer.inputs.table_schema import Table
 

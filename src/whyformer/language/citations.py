@@ -17,9 +17,9 @@ from whyformer.explainer import CoreExplainer
 from whyformer.inputs.connection import Usage
 from whyformer.inputs.decoding import Decoding
 from whyformer.inputs.exchanges import written_answer
-from whyformer.inputs.language import is_causal
 from whyformer.inputs.prompt import AskedModel, named
 from whyformer.inputs.scenes import is_image
+from whyformer.inputs.tokens import is_causal
 from whyformer.inputs.units import PromptText, Span, prompt_of, sentences
 from whyformer.inputs.vision_language import reads_media
 from whyformer.parameters import BatchSize, Count, NotEmpty, Seed, checked

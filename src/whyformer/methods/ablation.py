@@ -11,8 +11,7 @@ from torch import Tensor
 
 from whyformer.choices import FEWEST, MASKS, PER_UNIT, STRONGEST, guides
 from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
-from whyformer.engines.perturbation.guides import Guide, guide_cost, guide_of
-from whyformer.engines.perturbation.maskings import random_maskings
+from whyformer.engines.perturbation.maskings import Guide, guide_cost, guide_of, random_maskings
 from whyformer.engines.perturbation.players import (
     BY,
     Players,

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from whyformer.engines.gradient.feature_maps import FeatureMap, feature_map
 from whyformer.engines.perturbation.variants import with_pictures
-from whyformer.errors import BadInput
-from whyformer.extras import require
+from whyformer.errors import BadInput, require
 from whyformer.inputs.image import patch_index, patch_masks
 from whyformer.parameters import Count, OneOf, Place, Share, Weight
 from whyformer.registry import Passes, method, one_backward

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whyformer.choices import OF_SHAP
 from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
-from whyformer.engines.perturbation.guides import guide_cost, guide_of
+from whyformer.engines.perturbation.maskings import guide_cost, guide_of
 from whyformer.engines.perturbation.players import (
     BY,
     Players,

@@ -3,6 +3,6 @@
 ``chat.py`` reads requests and replies, and writes spans · ``relay.py`` connects them, and computes the citations.
 """
 
-from whyformer.extras import require
+from whyformer.errors import require
 
 require("fastapi", "uvicorn", "httpx", why="whyformer proxy")

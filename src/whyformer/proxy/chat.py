@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 from fastapi import HTTPException
 from pydantic import Field, ValidationError
 
-from whyformer.errors import BadInput
-from whyformer.extras import require
+from whyformer.errors import BadInput, require
 from whyformer.language.citations import TEXTS, documents_by_name
 from whyformer.serve.messages import Asked, Name
 from whyformer.version import __version__

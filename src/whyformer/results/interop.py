@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput, reading
-from whyformer.extras import require
+from whyformer.errors import BadInput, reading, require
 from whyformer.parameters import checked
 from whyformer.results.result import EXPLANATION, Result
 from whyformer.shapes import Array

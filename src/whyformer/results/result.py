@@ -19,8 +19,7 @@ import numpy as np
 
 from whyformer import files
 from whyformer.brief import brief
-from whyformer.errors import BadInput, WhyformerError
-from whyformer.extras import public, require
+from whyformer.errors import BadInput, WhyformerError, public, require
 from whyformer.parameters import checked
 from whyformer.results.codec import Coded, Misfit, below, fields_of, filled, key_of, mapping, reason
 

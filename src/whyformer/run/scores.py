@@ -16,8 +16,8 @@ from torch.overrides import BaseTorchFunctionMode
 from whyformer.errors import BadInput, ModelFailed, NotOffered, WhyformerError
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, on_host
-from whyformer.inputs.language import spoken_at
 from whyformer.inputs.output import Output
+from whyformer.inputs.tokens import spoken_at
 from whyformer.loan.backwards import why_no_gradients
 from whyformer.loan.borrow import known_about, module_names
 from whyformer.loan.spread import MultiplyAdds

@@ -29,10 +29,10 @@ from whyformer.inputs.batch import Batch, require_dense_inputs
 from whyformer.inputs.checkpoint import as_processor
 from whyformer.inputs.decoding import PLAIN, Decoding
 from whyformer.inputs.families import number_of
-from whyformer.inputs.language import at_positions, shortened
 from whyformer.inputs.modalities import Source, are_tensors, as_list, choose_modality, source_of, unpacked
 from whyformer.inputs.output import Output
 from whyformer.inputs.table_schema import Table
+from whyformer.inputs.tokens import at_positions, shortened
 from whyformer.loan.borrow import Marks, argument_name, borrowed, called_with, known_about, module_names, unwrapped
 from whyformer.loan.digests import circumstances, versions
 from whyformer.loan.spread import heads_elsewhere, is_sharded, out_of_memory

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from whyformer.extras import require
+from whyformer.errors import require
 
 require("fastapi", "uvicorn", why="the server")

@@ -24,8 +24,7 @@ from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from whyformer.errors import BadInput, WhyformerError
-from whyformer.extras import require
+from whyformer.errors import BadInput, WhyformerError, require
 from whyformer.registry import SUFFIX, get_method
 from whyformer.serve import messages, safety
 from whyformer.serve.drawn import FORMATS, drawn, exported, subject_of

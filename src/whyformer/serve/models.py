@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from whyformer.choices import default_method
-from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError
+from whyformer.errors import SHIPPED, BadInput, NotOffered, UnknownName, WhyformerError, require
 from whyformer.estimates import trouble_with
 from whyformer.explainer import CoreExplainer
-from whyformer.extras import SHIPPED, require
 from whyformer.inputs.families import class_names, compares_texts, continues_text, task_of
 from whyformer.inputs.table_schema import Standardize, Table
 from whyformer.learned.learned import fingerprint_of

@@ -23,8 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from whyformer.errors import BadInput
-from whyformer.extras import require
+from whyformer.errors import BadInput, require
 from whyformer.files import open_image
 
 Message = MutableMapping[str, Any]

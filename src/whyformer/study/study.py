@@ -16,8 +16,7 @@ from whyformer.errors import CaptureError, NothingCaptured, NotOverUnits, Partly
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.families import says_tokens
-from whyformer.inputs.language import is_causal
-from whyformer.inputs.tokens import BY_CONTENT
+from whyformer.inputs.tokens import BY_CONTENT, is_causal
 from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.study import readout as readouts

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, UnknownName, reading
+from whyformer.errors import BadInput, UnknownName, reading, require
 from whyformer.evidence import limits_of_repeats
-from whyformer.extras import require
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
 from whyformer.inputs.table import TableInput, TableRead

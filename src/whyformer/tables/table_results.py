@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from whyformer.errors import BadInput, MissingExtra, UnknownName
+from whyformer.errors import BadInput, MissingExtra, UnknownName, require
 from whyformer.evidence import DRAWS, LEVEL
-from whyformer.extras import require
 from whyformer.files import Damaged, made_folder, read_json, readable_folder, write_file, writing
 from whyformer.inputs.table_schema import Table
 from whyformer.parameters import Named, checked

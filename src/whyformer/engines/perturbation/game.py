@@ -19,7 +19,7 @@ from whyformer.engines.perturbation.variants import Filled, Variants
 from whyformer.errors import ModelFailed, NotOffered, one_of
 from whyformer.files import append_to, private_folder, writing
 from whyformer.inputs.batch import Batch
-from whyformer.inputs.language import places, spoken_at
+from whyformer.inputs.tokens import places, spoken_at
 from whyformer.loan.borrow import fact, known_about, modules_of
 from whyformer.loan.digests import Undescribed, digest
 from whyformer.run import Run

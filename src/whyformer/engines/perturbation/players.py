@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from whyformer.engines.perturbation.variants import default_replacement
-from whyformer.errors import BadInput, NotOffered
-from whyformer.extras import require
+from whyformer.errors import BadInput, NotOffered, require
 from whyformer.inputs.image import patch_index
 from whyformer.parameters import Hold
 from whyformer.results.types import Units

@@ -16,10 +16,10 @@ from whyformer.capture.lookups import ABSENT
 from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError, listed, refused
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Filling, SamplePool, with_deleted
-from whyformer.inputs.language import spans_without, without_tokens
 from whyformer.inputs.multi_input import filling_by_stream, fitting, owners_by_stream
 from whyformer.inputs.stream_inputs import fitted
 from whyformer.inputs.table_reference import rows_asked
+from whyformer.inputs.tokens import spans_without, without_tokens
 from whyformer.inputs.units import Column
 from whyformer.results.types import ROUNDING, Units
 from whyformer.run import Run

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from whyformer.extras import require
+from whyformer.errors import require
 
 require("matplotlib", why="drawing a figure (.plot(), .png, .svg, .pdf)")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.extras import command_for
+from whyformer.errors import command_for
 from whyformer.files import LONGEST, jpeg_uri
 from whyformer.results.codec import to_plain
 from whyformer.results.types import ByMethod, Explanation, Units
