@@ -84,7 +84,7 @@ def _shade(result: Any, row: Any, metric: str) -> float | None:
 
 def _passes(row: Any) -> tuple[str, str]:
     """Forwards and backwards, and milliseconds."""
-    passes = f"{row.forwards:.4g} + {row.backwards:.4g}" if row.backwards else f"{row.forwards:.4g}"
+    passes = " + ".join(f"{round(count, 1):.4g}" for count in (row.forwards, row.backwards) if count) or "0"
     return passes, f"{row.seconds * 1000:,.0f}" if row.seconds >= 0.1 else f"{row.seconds * 1000:.3g}"
 
 
