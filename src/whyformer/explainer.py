@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -24,17 +25,17 @@ from whyformer.inputs.modalities import Source
 from whyformer.inputs.tokens import require_next_token
 from whyformer.inputs.units import token_sentences
 from whyformer.loan.backwards import refuse_without_gradients
-from whyformer.loan.borrow import argument_name, borrowed, called_with, refresh
+from whyformer.loan.borrow import argument_name, called_with, refresh
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.loan.turns import Draws
 from whyformer.options import AnswerPart, Generate, Name, Names, Options, Request, Sizing, Writing, takes
 from whyformer.parameters import CharacterRange, Named, checked
 from whyformer.prepared import Prepared, prepare
-from whyformer.registry import AUTO, MASKINGS, Chosen
-from whyformer.results.types import ByMethod, Cost, Explanation, Explanations, Generation, Record
-from whyformer.run import Attribution, Run
+from whyformer.registry import AUTO, MASKINGS
+from whyformer.results.types import ByMethod, Explanation, Explanations, Generation, Record
+from whyformer.run import Run
 from whyformer.run.session import LoadedModel, Session
-from whyformer.study import Study, study_of, with_streams
+from whyformer.study import Study, study_of
 from whyformer.study.facts import Leak
 from whyformer.study.interference import require_same
 from whyformer.targets import Aims, Scalar, logits_of
@@ -42,6 +43,7 @@ from whyformer.targets import Aims, Scalar, logits_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+OF_SESSION = "target scalar batch_size seed progress keep_layers units decoding memory".split()
 log = logging.getLogger("whyformer.explainer")
 
 Whole = Literal[True] | str | CharacterRange  # the answer as a whole, a text in it, or a range of its characters
@@ -167,12 +169,17 @@ class CoreExplainer(LoadedModel):
 
     def answer(self, inputs: Any, request: Request) -> Any:
         """Explain inputs as a request says whose values were checked."""
-        source = self.source(inputs)
-        if request.through is not None or request.hops != 1:
-            with self.borrowed():
-                return _shaped(request, explained_through(self.answer, source, request))
+        through = request.through is not None or request.hops != 1
+        # A graph that is replayed looks at the model while the device is at work.
+        with self.borrowed() if through or self.graphs is None else nullcontext():
+            source = self.source(inputs, lent=self.graphs is None)
+            results = explained_through(self.answer, source, request) if through else self._answer(source, request)
+        return ByMethod(results) if request.by_method else next(iter(results.values()))
+
+    def _answer(self, source: Source, request: Request) -> dict[str, Any]:
+        """What is asked for, by method."""
         if type(request.target) is tuple and is_of_answers(source, request.target):
-            return _shaped(request, contrast(self.answer, source, request))
+            return contrast(self.answer, source, request)
         prepared = prepare(source.modality.kind, request, self.graphs is not None)
         source = source if request.first_token else source.asking(first_token=False)
         question: Question | None = None
@@ -183,8 +190,8 @@ class CoreExplainer(LoadedModel):
             question = Question(m, chosen.options, request.scalar, request.keep_layers, request.seed)
             answers = self.graphs.answers(source, question, *asked, request.units)
             if answers is not None:
-                made = Explanations(e for answer in answers for e in _made(question, *answer))
-                return _shaped(request, {m.name: made[0] if source.single else made})
+                made = Explanations(e for run, a, costs in answers for e in explanations(run, chosen, a, costs))
+                return {m.name: made[0] if source.single else made}
         session, results = self._explained(source, prepared)
         if request.passes is not None:  # said in place of "the default": what was asked
             names = request.methods
@@ -200,31 +207,20 @@ class CoreExplainer(LoadedModel):
             session.backwards,
         )
         if self.graphs is not None and question is not None:
-            make = partial(_made, question)
-            results[m.name] = self.graphs.learned(source, question, session, *asked, results[m.name], make)
-        return _shaped(request, {name: _per_input(session, each) for name, each in results.items()})
+            results[m.name] = self.graphs.learned(
+                source, question, session, *asked, results[m.name], lambda run, *made: explanations(run, chosen, *made)
+            )
+        return {name: _per_input(session, each) for name, each in results.items()}
 
     def _explained(self, source: Source, prepared: Prepared) -> tuple[Session, dict[str, list[Explanation]]]:
         """One explanation per input, by method."""
         request, chosen = prepared.request, prepared.chosen
         results: dict[str, list[Explanation]] = {c.method.name: [] for c in chosen}
-        with borrowed(self.model, self.marks):
+        with nullcontext() if self.graphs is None else self.borrowed():
             session: Session | None = None
             try:
-                session = Session(
-                    self,
-                    source,
-                    target=request.target,
-                    scalar=request.scalar,
-                    batch_size=request.batch_size,
-                    seed=request.seed,
-                    progress=request.progress,
-                    keep_layers=request.keep_layers,
-                    units=request.units,
-                    decoding=request.decoding,
-                    memory=request.memory,
-                    foldable=partial(foldable, chosen),
-                )
+                asked = {name: getattr(request, name) for name in OF_SESSION}
+                session = Session(self, source, foldable=partial(foldable, chosen), **asked)
                 if not request.first_token:
                     require_next_token(session.modality.mean, session.batch, "first_token=False is")
                 if session.batch.trunks and request.batch_size is None:
@@ -274,15 +270,17 @@ class CoreExplainer(LoadedModel):
                 if target is not None:
                     _ = run.targets  # a wrong one is refused, although the maps do not depend on it
                 role = Observe(run.batch.size, session.names)
+                role.facts = run.study.sites
                 maps = observe(partial(_numbers, run), role, values=True)
                 require_same(self.model, maps.logits, lambda rows: _numbers(run), apart=False)
             else:
                 recorder = Recorder(run.batch.size, session.names, run.study.batch_axes)
+                recorder.facts = run.study.sites
                 maps = record(partial(run.output.logits, run.batch), recorder, run.scalars, values=True)
                 run.require_undisturbed(maps.logits, graph=True)
                 run.require_slopes(maps, recorder)
             require_sites(maps)
-            return with_streams(maps, run.study)
+            return maps
 
     @checked
     @takes(Sizing)
@@ -323,11 +321,6 @@ def _numbers(run: Run) -> Tensor:
     return numbers.reshape(len(numbers), -1)
 
 
-def _shaped(request: Request, results: Mapping[Any, Any]) -> Any:
-    """Return results by method, or those of the only one where no list of methods was asked for."""
-    return ByMethod(results) if request.by_method else next(iter(results.values()))
-
-
 def _per_input(session: Session, explanations: list[Explanation]) -> Any:
     """The explanations of one method, in the shape of the inputs: one, a list, or lists of tokens or detections."""
     batch = session.batch
@@ -349,8 +342,3 @@ def _generation(explanations: list[Explanation], facts: Mapping[str, Any]) -> Ge
         return Generation(tuple(explanations), answer, ((0, count),))
     ends = [span[1] for span in facts["spans"][len(facts["ids"]) - count + 1 :]]
     return Generation(tuple(explanations), answer, token_sentences(said, [end - facts["begin"] for end in ends]))
-
-
-def _made(question: Question, run: Run, attribution: Attribution, costs: list[Cost]) -> list[Explanation]:
-    """Of what a graph said."""
-    return explanations(run, Chosen(question.method, question.options), attribution, costs)

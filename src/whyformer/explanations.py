@@ -44,7 +44,7 @@ from whyformer.results.types import Choice, Cost, Explanation, Explanations, Tar
 from whyformer.run import ATTENDING, Attribution, Run
 from whyformer.run.session import Session
 from whyformer.shapes import Array
-from whyformer.study.entrance import HIDDEN
+from whyformer.study.entrance import HIDDEN, require_real_rows
 from whyformer.study.interference import Rerounded, rounding_step
 from whyformer.study.streams import cropped
 from whyformer.targets import probabilities_note
@@ -73,11 +73,16 @@ def explanations(run: Run, c: Chosen, attribution: Attribution, costs: list[Cost
     scores_BN, fields = _numbers(run, attribution, keep_BN)
     predictions, targets, header = _predictions(run), run.targets, _header(run, c, attribution)
     checks = {name: of_B.tolist() for name, of_B in attribution.checks.items()}
-    notes, each_reads = _notes(run, m), _reads_for_each(run)
+    notes, readout, varies = _notes(run, m), run.study.readout, run.modality.place.lengths_vary
+    # The rows that feed the head may differ from input to input; those of the study were of another.
+    apart = (varies and bool(run.batch.positions or run.batch.spans)) or (readout and readout.looked_up(varies))
+    each_reads = not run.multi_stream and readout is not None and apart
     unpadded = run.unpadded and not (run.multi_stream or run.windowed)
     share_B: list[float] = [0.0] * run.batch.size if unpadded else run.padding_share_B.tolist()
-    others = {name for name in run.batch.tensors if name != run.modality.main and "mask" not in name}
-    streams = _other_streams(run) if others else []
+    others = any(name != run.modality.main and "mask" not in name for name in run.batch.tensors)
+    main = run.batch.tensors.get(run.modality.main)  # whose positions are the units, whatever they are called
+    beside = [stream for tensor, stream in run.modality.place.inputs(run.batch) if tensor is not main] if others else []
+    streams = list(dict.fromkeys(beside))
     full, finite = bool(keep_BN.all()), bool(np.isfinite(scores_BN).all())
     result: list[Explanation] = []
     for row, (units, keep_N) in enumerate(zip(run.units, keep_BN, strict=True)):
@@ -92,6 +97,9 @@ def explanations(run: Run, c: Chosen, attribution: Attribution, costs: list[Cost
         target, said = targets[row], predictions[row]
         if said.position != target.position:
             said = replace(said, position=target.position)
+        if not target.label or target.versus is not None:
+            versus = "" if target.versus is None else target.versus_label or output.name(target.versus)
+            target = replace(target, label=target.label or output.name(target.index), versus_label=versus)
         warnings = [*remarks_about_unscored(run)[row], *(run.batch.warnings[row] if run.batch.warnings else ())]
         warnings += attribution.warnings[row] if attribution.warnings else []
         known = {name: of_B[row] for name, of_B in checks.items()}
@@ -103,7 +111,7 @@ def explanations(run: Run, c: Chosen, attribution: Attribution, costs: list[Cost
             Explanation(
                 scores=scores,
                 units=units,
-                target=target if target.label and target.versus is None else _with_label(run, target),
+                target=target,
                 prediction=answers[row] if answers else said,
                 cost=costs[row],
                 picture=run.modality.place.picture(run.batch, row) if run.batch.raw else None,
@@ -142,14 +150,6 @@ def _notes(run: Run, m: Method) -> list[str]:
     notes = [*study.notes, *run.modality.mean.notes(run.batch, run.length), *sorted(run.notes)]
     notes += [probabilities_note(bool(run.output.ends_in_sigmoid))] if run.gives_probabilities else []
     return notes + list(run.output.remarks)
-
-
-def _reads_for_each(run: Run) -> bool:
-    """Whether the rows that feed the head may differ from input to input; those of the study were of another."""
-    readout, varies = run.study.readout, run.modality.place.lengths_vary
-    if run.multi_stream or readout is None:
-        return False
-    return (varies and bool(run.batch.positions or run.batch.spans)) or readout.looked_up(varies)
 
 
 def _numbers(run: Run, attribution: Attribution, keep_BN: Array) -> tuple[Array, dict[str, Any]]:
@@ -202,9 +202,11 @@ def _predictions(run: Run) -> list[Target]:
         return [Target(i, target.label) for i, target in zip(best_B, run.targets, strict=True)]
     if run.modality.mean.outcome == "objects" and logits_BC.shape[1] > 1:
         return [_detected(run, logits_C) for logits_C in logits_BC]
-    if run.modality.mean.either and logits_BC.shape[1] == 1:
-        first, second = run.modality.mean.either
-        return [_of_two(first, second, share) for share in logits_BC[:, 0].sigmoid().tolist()]
+    if run.modality.read.either and logits_BC.shape[1] == 1:
+        first, second = run.modality.read.either
+        shares = logits_BC[:, 0].sigmoid().tolist()  # of the second, by the only output
+        pairs = [sorted([Choice(0, second, p), Choice(1, first, 1 - p)], key=lambda c: -c.probability) for p in shares]
+        return [Target(one.index, one.label, probability=one.probability, next=(other,)) for one, other in pairs]
     names: Callable[[int], str] = output.name if output.speaks else lambda i: output.labels.get(i, "")
     if not output.chooses or run.batch.predictions or logits_BC.shape[1] < 2:
         return [Target(i, names(i)) for i in best_B]
@@ -226,12 +228,6 @@ def _predictions(run: Run) -> list[Target]:
     ]
 
 
-def _of_two(first: str, second: str, share: float) -> Target:
-    """What a model says whose single output, the only one that can be explained, is the logit of the second class."""
-    choices = sorted([Choice(0, second, share), Choice(1, first, 1 - share)], key=lambda c: -c.probability)
-    return Target(choices[0].index, choices[0].label, probability=choices[0].probability, next=(choices[1],))
-
-
 def _detected(run: Run, logits_C: Tensor) -> Target:
     """What a detector's query says. DETR has one class more, for no object; its successors ask of each by itself."""
     alone = len(logits_C) == getattr(run.modality.model.config, "num_labels", None)
@@ -242,11 +238,6 @@ def _detected(run: Run, logits_C: Tensor) -> Target:
     # "independent": one class rather than another is no question that a query can be asked.
     first = choices[0]
     return Target(first.index, first.label, independent=True, probability=first.probability, next=tuple(choices[1:]))
-
-
-def _with_label(run: Run, target: Target) -> Target:
-    versus = "" if target.versus is None else target.versus_label or run.output.name(target.versus)
-    return replace(target, label=target.label or run.output.name(target.index), versus_label=versus)
 
 
 def _readout(run: Run, row: int, keep_N: Array) -> str:
@@ -267,12 +258,6 @@ def _cropped(maps: Array | None, row: int, keep_N: Array) -> Array | None:
         return maps[row] if len(maps) == 1 else maps[row].copy()
     columns: Array = maps[row][..., keep_N]
     return columns[..., keep_N, :] if columns.shape[-2] == len(keep_N) else columns
-
-
-def _other_streams(run: Run) -> list[str]:
-    """Return the streams of input beside the one whose positions are the units."""
-    main = run.batch.tensors.get(run.modality.main)  # the units are its positions, whatever they are called
-    return list(dict.fromkeys(stream for tensor, stream in run.modality.place.inputs(run.batch) if tensor is not main))
 
 
 def _rounding(session: Session, run: Run, m: Method, options: dict[str, Any], scores_BN: Tensor) -> Tensor | None:
@@ -327,8 +312,9 @@ def of_run(session: Session, chosen: Sequence[Chosen], run: Run, rows: list[int]
     """Explanations of one batch by method: one record for all that need it, and what each of them cost."""
     started, peak = time.perf_counter(), Peak(run.device) if run.device.type == "cuda" or PEAK_ON_CPU.get() else None
     run.alone = len(chosen) == 1
-    if not (run.batch.raw or run.unpadded):
-        run.require_real_rows()
+    chosen_rows = run.output.causal or run.batch.positions or run.batch.spans
+    if not (run.batch.raw or run.unpadded or chosen_rows):  # raw texts are padded on a safe side
+        run.setup_forwards += require_real_rows(run.modality, run.batch, run.keep_BN, run.study)
     folded: frozenset[str] = frozenset()
     if session.memory == "fold" or (session.memory == "auto" and run.length >= LONG):
         folded = folding(session, run, chosen)

@@ -75,9 +75,7 @@ class Route:
         return self.exchange.text[start:end].strip()
 
 
-def explained_through(
-    explain: Callable[[Any, Request], Any], source: Source, request: Request
-) -> dict[str | None, Explanation | Explanations[Explanation]]:
+def explained_through(explain: Callable[[Any, Request], Any], source: Source, request: Request) -> dict[Any, Any]:
     """Explain answers through the spans before them, by method; explain: ``CoreExplainer.answer``."""
     if request.through is None:
         raise BadInput(

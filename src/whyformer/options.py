@@ -11,7 +11,7 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
@@ -275,7 +275,7 @@ class Request:
         """Return the same request for one method with these options."""
         return replace(self, methods=(name,), by_method=False, rest=options)
 
-    @property
+    @cached_property
     def decoding(self) -> Decoding:
         """How the answer of a language model is made and explained."""
         decoding = Decoding(self.generate, self.span, tuple(self.choices or ()), self.one_pass, self.seed)

@@ -91,11 +91,12 @@ def logits_of(output: Any, classes: Collection[int] = ()) -> Tensor:
     if not isinstance(logits, Tensor) or (logits is not output and not logits.ndim):
         logits = part_of(output, classes)[1]
     require_dense("the model's output", logits, "wrap the model in a module whose forward returns it{}.")
-    if not logits.numel():
-        raise BadInput(f"the model's output has shape {tuple(logits.shape)}, without a single logit.")
-    if logits.dtype is torch.bool or logits.dtype.itemsize == 1:
+    shape, dtype = logits.shape, logits.dtype  # asked once: a mode that watches the pass sees each question
+    if not shape.numel():
+        raise BadInput(f"the model's output has shape {tuple(shape)}, without a single logit.")
+    if dtype is torch.bool or dtype.itemsize == 1:
         raise BadInput(
-            f"the model's output has the type {logits.dtype}, which is too coarse for scores: wrap the model in a "
+            f"the model's output has the type {dtype}, which is too coarse for scores: wrap the model in a "
             "module whose forward returns floats, before rounding."
         )
     return logits
@@ -202,8 +203,8 @@ def are_probabilities(logits_BC: Tensor) -> bool:
     """Return whether every row is non-negative and adds up to 1, which is unlikely for logits."""
     if logits_BC.ndim != 2 or logits_BC.shape[1] < 2:
         return False
-    one_B = (logits_BC.sum(1) - 1).abs() < TOLERANCE
-    return bool((one_B & (logits_BC >= 0).all(1)).all())
+    numbers_BC = logits_BC.detach().float().cpu().numpy()
+    return bool((numbers_BC >= 0).all() and (abs(numbers_BC.sum(1) - 1) < TOLERANCE).all())
 
 
 def probabilities_note(by_sigmoid: bool) -> str:

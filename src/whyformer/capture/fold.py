@@ -363,7 +363,7 @@ class Fold(HeadGradient, Outline):
     def hand_on_all(self, at: At) -> None:
         """Hand on all sites of a pass without gradients, last first; each is forgotten then."""
         for call in (site.call for site in self._calls if site.call is not None):
-            if call.version != sum(tensor._version for tensor in call.tensors):
+            if call.version != call.written():
                 raise NotFolded  # the model wrote over what it had given to an attention
         while self._calls:
             at(self._calls.pop())

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -318,12 +319,14 @@ def repeat_heads(query: Tensor, shared: Tensor) -> Tensor:
 # Numbers of maps that are computed at a time. Larger ones would be in memory twice, and are worth a call of their own.
 TOGETHER = {"cpu": 2**20}
 TOGETHER_ON_DEVICE = 2**25
+FORM = attrgetter("form")
+Map = TypeVar("Map")
 
 
 class FusedCall:
     """Arguments of scaled_dot_product_attention; ``shape`` of the map, ``lse``: (B, H, Q) log-sum-exp of the scores."""
 
-    __slots__ = ("causal", "form", "key", "lse", "mask", "query", "scale", "shape", "tensors", "value", "version")
+    __slots__ = ("causal", "form", "key", "lse", "mask", "query", "scale", "shape", "value", "version")
 
     def __init__(
         self,
@@ -337,11 +340,15 @@ class FusedCall:
     ) -> None:
         self.query, self.key, self.value, self.mask, self.causal, self.scale = query, key, value, mask, causal, scale
         self.shape, self.lse = (*query.shape[:-1], key.shape[-2]), lse
-        self.tensors = (query, key, value) if mask is None else (query, key, value, mask)
         # How often its tensors were written to: another number later on means that they hold something else.
-        self.version = sum(tensor._version for tensor in self.tensors)
+        self.version = self.written()
         # Calls of the same form can be computed together.
-        self.form = (query.shape, key.shape, value.shape, query.dtype, query.device, id(mask), causal, scale)
+        self.form = (self.shape, query.device, query.shape, value.shape, query.dtype, id(mask), causal, scale)
+
+    def written(self) -> int:
+        """How often the tensors were written to so far."""
+        count = self.query._version + self.key._version + self.value._version
+        return count if self.mask is None else count + self.mask._version
 
     def keys_of(self, rows: slice) -> slice:
         """The keys that these queries may attend to, as far as is known without the mask."""
@@ -366,15 +373,12 @@ class FusedCall:
         return torch.matmul(part, value.transpose(-2, -1)).float()
 
 
-def groups(calls: Sequence[FusedCall]) -> list[list[FusedCall]]:
-    """Return groups of calls that are computed together: alike, one after the other, and small enough for memory."""
+def groups(maps: Sequence[Map], form: Callable[[Map], tuple[Any, ...]]) -> list[list[Map]]:
+    """Return groups of maps computed together: consecutive, small, of one ``form`` (first of it: shape, device)."""
     result = []
-    for _, alike in groupby(calls, lambda call: call.form):
-        members = list(alike)
-        first = members[0]
-        numbers = max(1, torch.Size(first.shape).numel())
-        step = max(1, TOGETHER.get(first.query.device.type, TOGETHER_ON_DEVICE) // numbers)
-        result += [members[i : i + step] for i in range(0, len(members), step)]
+    for (shape, device, *_), alike in groupby(maps, form):
+        members, step = list(alike), TOGETHER.get(device.type, TOGETHER_ON_DEVICE) // max(1, math.prod(shape))
+        result += [members[i : i + max(1, step)] for i in range(0, len(members), max(1, step))]
     return result
 
 
@@ -382,7 +386,7 @@ def groups(calls: Sequence[FusedCall]) -> list[list[FusedCall]]:
 def all_weights(calls: Sequence[FusedCall]) -> list[Tensor]:
     """Return the attention map of each call."""
     maps: list[Tensor] = []
-    for group in groups(calls):
+    for group in groups(calls, FORM):
         first, alone = group[0], len(group) == 1
         query = first.query if alone else torch.stack([call.query for call in group])
         key = first.key if alone else torch.stack([call.key.mT for call in group]).mT
@@ -396,7 +400,7 @@ def all_weights(calls: Sequence[FusedCall]) -> list[Tensor]:
 def all_gradients(calls: Sequence[FusedCall], results: Sequence[Tensor | None]) -> list[Tensor]:
     """Return the gradient of each map from the gradients of the results; zeros where there is none."""
     gradients: list[Tensor] = []
-    for group in groups(calls):
+    for group in groups(calls, FORM):
         known = [r for r in results[len(gradients) : len(gradients) + len(group)] if r is not None]
         if len(known) == len(group) > 1:
             value = torch.stack([call.value.mT for call in group]).mT

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import FrameType
@@ -34,6 +34,8 @@ from whyformer.capture.site import (
 )
 from whyformer.capture.trail import Atom, Axes, Axis, Note, Notes, ProjectionSource, Sources, Trail, fresh
 from whyformer.errors import BadInput, shown
+
+NOWHERE = torch.empty((), device="meta")  # in place of a map that is computed later, which has its shape
 
 
 @dataclass(slots=True)
@@ -122,7 +124,9 @@ class Intercept(TorchFunctionMode):
     keeps_operands = False  # True: what torch's own kernel was given stays with the site
     keeps_values = True  # False: a site's values go once they have been used
     rows_attend = False  # True: maps of batch × batch are inputs looking at each other (SAINT), and kept apart
+    facts: Sequence[Any] = ()  # what the study says of each site: its streams, and its kind
     plan: Plan | None = None  # the calls that will come; None: nothing is known, and every call is followed
+    _watched: frozenset[str] | None = None  # the functions of the plan: each one that the model calls is compared
 
     def __init__(self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None) -> None:
         super().__init__()
@@ -139,6 +143,10 @@ class Intercept(TorchFunctionMode):
         self.plannable = True  # each map is a softmax's own result, or a view of it: then a plan can be held to it
         self._row_marked = False  # the model marked weights without a query, which a head may multiply and add up
         self._since_site: Notes[bool] | None = None  # what was computed from the last site, if that has a single head
+
+    def __enter__(self) -> Intercept:
+        self._watched = None if self.plan is None else self.plan.watched
+        return super().__enter__()  # type: ignore[no-any-return]
 
     @abstractmethod
     def at_site(self, site: OpenSite) -> None:
@@ -165,11 +173,10 @@ class Intercept(TorchFunctionMode):
         return tuple(str(call) for call in over_positions if not call.claimed)
 
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
-        plan, name = self.plan, func.__name__
-        if plan is not None and name not in plan.watched:
+        if self._watched is not None and func.__name__ not in self._watched:
             return func(*args, **kwargs) if kwargs else func(*args)
-        before, call = len(self.sites), self._followed_call if plan is None else self._next_step
-        out = call(func, args, kwargs or {})
+        before, call = len(self.sites), self._followed_call if self.plan is None else self._next_step
+        out, name = call(func, args, kwargs or {}), func.__name__
         attended = len(self.sites) > before and name != "multi_head_attention_forward"  # whose body was seen
         return self.after_site(name, out) if attended else out
 
@@ -275,7 +282,7 @@ class Intercept(TorchFunctionMode):
         """Torch's own attention, whose map is computed later, with those of other layers."""
         query, key, value, mask, _, causal, scale, _ = sdpa_operands(args, kwargs).values()
         call = FusedCall(query, key, value, mask, causal, scale)
-        site = expected.opened(torch.empty(call.shape, dtype=query.dtype, device="meta"), value, self.batch)
+        site = expected.opened(NOWHERE.expand(call.shape), value, self.batch)
         site.call, site.waits = call, True
         out = self.at_result(site, func(*args, **kwargs))
         self.sites.append(site)

@@ -134,7 +134,7 @@ def sites_of(intercept: Intercept, values: bool, gradients: list[Tensor] | None 
     waiting = [(site, site.call) for site in intercept.sites if site.waits and site.call is not None]
     if waiting:  # maps of torch's own attention are computed now, those of all layers together
         calls = [call for _, call in waiting]
-        written = any(call.version != sum(tensor._version for tensor in call.tensors) for call in calls)
+        written = any(call.version != call.written() for call in calls)
         places = [tensor.data_ptr() for call in calls for tensor in (call.query, call.key)]
         # A buffer that is used again may hold something else.
         if written or (len(set(places)) < len(places) and len(calls) > 1):
@@ -142,12 +142,15 @@ def sites_of(intercept: Intercept, values: bool, gradients: list[Tensor] | None 
         for (site, _), weights in zip(waiting, all_weights(calls), strict=True):
             site.attention, site.waits = weights, False
     sites: list[Site] = []
+    facts = [fact for fact in intercept.facts if not fact.parallel]
+    facts = facts if len(facts) == sum(not seen.parallel for seen in intercept.sites) else []
     for index, seen in enumerate(intercept.sites):
         attention = seen.attention.detach() if seen.attention.requires_grad else seen.attention
+        fact = facts[len(sites) - seen.parallel] if facts else None
         joined = Site(
             path=seen.path,
-            kind=seen.kind,
-            streams=("", ""),
+            kind=seen.kind if fact is None else fact.kind,
+            streams=("", "") if fact is None else fact.streams,
             attention_BHQK=seen.layout.to_canonical(attention),
             value_BHKD=seen.value_BHKD.detach() if values else None,
             attention_grad_BHQK=None if gradients is None else seen.layout.to_canonical(gradients[index]),

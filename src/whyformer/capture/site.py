@@ -6,9 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
-from torch import Tensor
+from torch import Size, Tensor
 
 from whyformer.capture.functions import FusedCall
 from whyformer.capture.trail import Axes, Axis, Sources
@@ -285,7 +286,12 @@ class PlannedSite:
 
     def opened(self, attention: Tensor, value: Tensor, batch: int) -> OpenSite:
         """The site with a map that is there now; OffPlan if its shape does not fit."""
-        layout, where, shape = self.layout, self.contraction, attention.shape
+        layout, place = self._fitting(attention.shape, batch), (self.parallel, self.kind, self.first_query)
+        return OpenSite(self.path, attention, value, layout, self.contraction, (None, None), *place)
+
+    @lru_cache(maxsize=256)  # noqa: B019  (it holds no tensor)
+    def _fitting(self, shape: Size, batch: int) -> Layout:
+        layout, where = self.layout, self.contraction
         if len(shape) != len(layout.order):
             raise OffPlan
         queries, keys = shape[where.query], shape[where.key]
@@ -298,9 +304,7 @@ class PlannedSite:
         fits = lead == list(split) if len(lead) == len(split) else math.prod(lead) == math.prod(split)
         if not fits or (len(lead) == 2 and len(split) == 3 and lead[1] != layout.heads):
             raise OffPlan
-        layout = layout if split == layout.split else replace(layout, split=split)
-        place = (self.parallel, self.kind, self.first_query)
-        return OpenSite(self.path, attention, value, layout, where, (None, None), *place)
+        return layout if split == layout.split else replace(layout, split=split)
 
 
 class PlannedCall(NamedTuple):

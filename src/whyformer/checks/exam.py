@@ -158,7 +158,7 @@ class Exam:
             self.study: Study = session.study
         self.size = self.batch.size
         self.track = session.track
-        asked |= {"expanded": self.target, "raw": self.raw is None, "classes": self.modality.mean.classes}
+        asked |= {"expanded": self.target, "raw": self.raw is None, "classes": self.modality.read.classes}
         self._folder, self._about = cache_of(cache, lambda: (explainer.question(), asked, self.batch.contents()))
 
     def cached(self, kind: Any, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:

@@ -97,7 +97,7 @@ def _noisy(exam: Exam, noise: float, draw: int) -> list[Explanation]:
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([exam.seed, draw]).generate_state(1)[0]))
     modality = exam.modality
     if modality.read.embeds:
-        table = modality.read.embedding()
+        table = modality.read.embedding
         if table is None:
             raise NotOffered("the word embedding of this model was not found, so noise cannot be added to it.")
         spread = noise * float(table.weight.detach().float().std())
@@ -207,7 +207,7 @@ def _shifted(exam: Exam) -> list[Explanation] | None:
         return None
     model = exam.explainer.model
     if modality.read.embeds:
-        table = modality.read.embedding()
+        table = modality.read.embedding
         if table is None:
             return None
         amount = _amount(table.weight.detach(), exam.seed)

@@ -26,7 +26,7 @@ from whyformer.results.types import Explanation, Target
 from whyformer.run import Attribution, Run
 from whyformer.run.scores import spoke_rows
 from whyformer.run.session import BATCH_SIZE_ON_DEVICE, Session
-from whyformer.study import Study, with_streams
+from whyformer.study import Study
 from whyformer.study.entrance import padding_index, surely_unpadded
 from whyformer.study.interference import MIXES
 from whyformer.targets import class_index, scalar_at
@@ -98,13 +98,12 @@ class Computation:
             batch.size, module_names(self.modality.model), self.study.batch_axes
         )
         kind = (question.grad, batch.size > 1)
-        role.plan = self.study.plans.at(kind, self.study.torch_own)
+        role.plan, role.facts = self.study.plans.at(kind, self.study.torch_own), self.study.sites
         if isinstance(role, Recorder):
             maps = record(lambda: run.output.logits(batch), role, run.scalars)
         else:
             role.count = run.attentions
             maps = observe(lambda: run.output.logits(batch), role)
-        maps = with_streams(maps, self.study)
         run.adopt(maps, question.grad, nothing_B if statics.keep_BN is None else None)
         attribution = question.method.run(run, **question.options)
         outcome = {"logits": maps.logits, "share": run.padding_share_B, **self._numbers(attribution)}

@@ -214,7 +214,7 @@ def scores_with_noise(games: Games, candidate: Candidate, scalar: str, number: i
         return uniform * radius * spread
 
     mode: Any = nullcontext()
-    table = modality.read.embedding()
+    table = modality.read.embedding
     if table is not None:
         length = batch.tensors[modality.main].shape[1]
         noise_ND = noise((length, table.embedding_dim), table.weight, table.weight.std())

@@ -148,10 +148,9 @@ def scores_of_each(runs: Sequence[Run], spaces: Sequence[str]) -> tuple[list[Can
         except AmbiguousLayout:
             if run.batch.size == 1:
                 raise
-            settings: dict[str, Any] = {"scalar": run.scalar, "seed": run.seed, "batch_size": run.batch_size}
             some = []
             for row, target in enumerate(run.targets):
-                alone = Run(run.modality, run.batch.select([row]), run.study, target=[target], **settings)
+                alone = run.of(run.batch.select([row]), run.study, [target])
                 candidates, one = scores_of(alone, spaces)
                 some += one
         scores += some

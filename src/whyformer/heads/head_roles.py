@@ -83,14 +83,14 @@ def induction(
 def repeated_tokens(loaded: LoadedModel, length: int, sequences: int, seed: int) -> Tensor:
     """(S, 2·length) ids, or one more with a start token where the model has one."""
     modality = TextInput(loaded.model, loaded.processor)
-    embedding = modality.read.embedding()
+    embedding = modality.read.embedding
     config = getattr(loaded.model, "config", None)
     others = any(
         name.startswith(("pixel_", "visual_", "image_", "input_features")) for name in modality.read.parameters
     )
     if embedding is None or others or getattr(config, "is_encoder_decoder", False):
         raise NotOffered("random tokens are supported for models of one text with a known token embedding only.")
-    special = modality.read.special_ids()
+    special = modality.read.special_ids
     start = getattr(config, "bos_token_id", None)
     words = torch.tensor([i for i in range(embedding.num_embeddings) if i not in special])
     generator = torch.Generator().manual_seed(seed)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -30,7 +32,7 @@ from whyformer.inputs.batch import (
     signature_of,
 )
 from whyformer.inputs.decoding import Decoding, InputOptions
-from whyformer.inputs.families import INPUT_STREAMS
+from whyformer.inputs.families import INPUT_STREAMS, class_names, number_of, says_tokens, task_of
 from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.inputs.units import GROUPS, Column
 from whyformer.loan.borrow import borrowed, known_about
@@ -59,6 +61,7 @@ class Read(ABC):
     mixes_rows = False  # the output for one input depends on others in the batch (SAINT)
     classes: tuple[str, ...] = ()  # names of the outputs, where the description of the inputs has them
     either: tuple[str, ...] = ()  # the names of two classes, where the single output is the logit of the second
+    special_ids: Set[int] = frozenset()
     limit: int | None = None  # of tokens; cached, since finding it walks through the model
     passes = 0  # forward passes spent on which arguments are sequences
     device: torch.device | None = None  # where tensors are put; None: where the model is
@@ -67,11 +70,14 @@ class Read(ABC):
     reference_name = ""
 
     def __init__(self, model: nn.Module, processor: Any = None) -> None:
-        self.model = model
+        self._model = weakref.ref(model)  # kinds of input are facts about a model, which must not keep it alive
         self.processor = processor
         self._weight = next(model.parameters(), NO_WEIGHT)
         self.config = getattr(model, "config", None)
         self.parameters = signature_of(model)
+        self._positional = [name for name, p in self.parameters.items() if p.kind is p.POSITIONAL_ONLY]
+
+    model = property(lambda self: self._model())
 
     @property
     def kind(self) -> str:
@@ -84,7 +90,8 @@ class Read(ABC):
 
     def batch(self, raw: Sequence[Raw], asked: InputOptions) -> Batch:
         """Turn raw inputs into a batch of which this is asked."""
-        return replace(self.encode(raw), asked=asked)
+        batch = self.encode(raw)
+        return batch if asked is batch.asked else replace(batch, asked=asked)
 
     def ready(self, inputs: Any) -> tuple[Batch, bool] | None:
         """Return tensors (or rows of a table) as a batch, and whether it is a single row; None: raw inputs."""
@@ -162,14 +169,11 @@ class Read(ABC):
         """Whether neither tokenizer nor config names the special tokens, so that all count as words."""
         return False
 
-    def special_ids(self) -> set[int]:
-        """Return the ids of special tokens."""
-        return set()
-
     def labels(self, ids: Sequence[int]) -> list[str]:
         """Return the names of ids."""
         return [str(i) for i in ids]
 
+    @cached_property
     def embedding(self) -> nn.Embedding | None:
         """Return the table in which the model looks ids up, where it names one."""
         getter = getattr(self.model, "get_input_embeddings", None) if self.embeds else None
@@ -187,7 +191,7 @@ class Read(ABC):
         if self.embeds:
             ids = batch.tensors[self.main]
             ids = ids.clamp(min=0) if batch.absent else ids  # as MeanVectors looks them up
-            return SwapEmbedding(ids, self.embedding(), make, self.covered(batch))
+            return SwapEmbedding(ids, self.embedding, make, self.covered(batch))
         return LookupLeaves(make, batch.tensors)
 
     @contextmanager
@@ -209,21 +213,20 @@ class Read(ABC):
     def call(self, batch: Batch, **extra: Any) -> Any:
         """Run the model on a batch."""
         arguments = {**batch.tensors, **batch.constants, **extra}
-        positional = [name for name, p in self.parameters.items() if p.kind is p.POSITIONAL_ONLY and name in arguments]
-        places = [arguments.pop(n) for n in positional]
+        places = [arguments.pop(name) for name in self._positional if name in arguments]
         return self.run_model(batch, *places, **arguments)
 
     def run_model(self, batch: Batch, *places: Any, **arguments: Any) -> Any:
         """Call the model; an error that it raises becomes a ModelFailed that names the tensors of the batch."""
-        vectors = MeanVectors()
+        vectors = MeanVectors() if batch.absent else None
         try:
-            with vectors if batch.absent else nullcontext():
+            with vectors or nullcontext():
                 output = self.model(*places, **arguments)
         except NOT_THE_MODELS:
             raise
         except Exception as error:
             raise model_failed(self.model, batch, error) from error
-        if batch.absent and vectors.seen < sum(int((t == ABSENT).sum()) for t in batch.tensors.values()):
+        if vectors is not None and vectors.seen < sum(int((t == ABSENT).sum()) for t in batch.tensors.values()):
             others = "replace=<token id>" if self.embeds else "another replacement"
             raise NotOffered(
                 f"replace='{MEAN_VECTOR}' needs a table in which ids are looked up, and {type(self.model).__name__} "
@@ -248,8 +251,8 @@ class Place(ABC):
 
     def length(self, batch: Batch) -> int:
         """Count the positions of the input itself, padding included; a model may add others of its own."""
-        tensor = batch.tensors[self.read.main]
-        return tensor.shape[1] if tensor.ndim > 1 else 1
+        shape = batch.tensors[self.read.main].shape
+        return shape[1] if len(shape) > 1 else 1
 
     def lengthened(self, tensors: dict[str, Tensor], extra: int) -> dict[str, Tensor]:
         """Append ``extra`` positions of padding, where a mask can mark them as padding."""
@@ -505,16 +508,16 @@ class Mean:
     def __init__(self, place: Place) -> None:
         self.read, self.place = place.read, place
         self.generates, self.samples = place.read.generates, place.read.samples
+        model, config = place.read.model, place.read.config
+        self.speaks = self.generates or says_tokens(model)  # classes are tokens
+        # How many classes there can be by the config, for outputs whose parts have no names.
+        self.sizes = {size for name in ("num_labels", "vocab_size") if (size := number_of(config, name))}
+        problem = getattr(config, "problem_type", None)
+        self.independent = problem == "multi_label_classification"  # each class has a probability of its own
+        # The output is a number, and no class.
+        self.estimates = problem == "regression" or task_of(model).endswith(("ForRegression", "ForPrediction"))
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of the outputs, where the description of the inputs has them."""
-        return self.read.classes
-
-    @property
-    def either(self) -> tuple[str, ...]:
-        """The names of two classes, where the single output is the logit of the second."""
-        return self.read.either
+    names = cached_property(lambda self: class_names(self.read.model))  # of the classes, in the model's config
 
     def announce(self, passes: float, batch: Batch) -> None:
         """Called before a method runs, with the passes that it needs at most; may raise if that is too much."""
@@ -555,9 +558,11 @@ class Modality:
 
     def __init__(self, read: Read, place: Place, mask: Mask, mean: Mean) -> None:
         self.read, self.place, self.mask, self.mean = read, place, mask, mean
-        self.model, self.processor = read.model, read.processor
+        self.processor = read.processor
         self.kind, self.stream, self.main = read.kind, read.stream, read.main
         self.parts = tuple(map(type, (read, place, mask, mean)))  # which tell kinds of input apart
+
+    model = property(lambda self: self.read.model)
 
     @staticmethod
     def of(

@@ -7,6 +7,7 @@ import traceback
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from numbers import Number
 from pathlib import Path
 from typing import Any, Protocol
@@ -189,7 +190,7 @@ class Batch:
     absent: bool = False  # some ids are those of masked units (capture/lookups.py, MeanVectors)
     asked: InputOptions = PLAIN_OPTIONS
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of inputs."""
         return next(iter(self.tensors.values())).shape[0]

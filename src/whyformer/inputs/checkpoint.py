@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import socket
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -151,13 +152,11 @@ def _encoded_directly(tokenizer: Any, texts: Sequence[Any], options: Mapping[str
     changed = library.truncation or library.padding or library.encode_special_tokens or tokenizer.split_special_tokens
     if changed or hasattr(kind, "_switch_to_input_mode"):
         return None
-    require("transformers", why="a tokenizer of transformers")
-    from transformers import BatchEncoding
-
     first, *second = texts
     encoding = library.encode(first, *filter(None, second), add_special_tokens=added)  # an empty second text is none
     names = {"input_ids", *tokenizer.model_input_names}
-    return BatchEncoding({name: getattr(encoding, part) for name, part in PARTS.items() if name in names}, encoding)
+    ids = {name: getattr(encoding, part) for name, part in PARTS.items() if name in names}
+    return sys.modules["transformers"].BatchEncoding(ids, encoding)
 
 
 def _require_characters(text: str | Sequence[Any] | None) -> None:

@@ -23,6 +23,7 @@ from whyformer.results.types import Units
 # Options of image processors that cut, pad or keep the proportions.
 OTHER_SHAPES = "do_center_crop do_crop do_crop_margin crop_pct do_pad do_thumbnail keep_aspect_ratio".split()
 CHANNELS = 4  # of a picture, at most; a longer axis holds rows or columns
+FORMS = 32  # of pictures whose units are remembered
 SIGMA = 5.0  # pixels, of the blur
 
 
@@ -142,6 +143,7 @@ class ImagePlace(Place):
     def __init__(self, read: Read) -> None:
         super().__init__(read)
         self._areas: dict[tuple[int, int], tuple[int, int]] = {}  # size of the tensor → size of what patches cover
+        self._units: dict[tuple[Any, ...], Units] = {}  # of pictures of one form
 
     def _grid(self, batch: Batch, length: int, grid: tuple[int, int] | None) -> tuple[int, int]:
         """Return rows and columns of patches: those of the patch embedding, else of the config, else a square."""
@@ -169,19 +171,21 @@ class ImagePlace(Place):
         return names + [f"[REG{i + 1}]" for i in range(extra - len(names))]
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        rows, columns = self._grid(batch, length, grid)
-        extra = length - rows * columns
-        labels = [f"patch {r},{c}" for r in range(1, rows + 1) for c in range(1, columns + 1)]
-        units = assemble(labels, [False] * len(labels), self.read.stream, extra, front, self._names(extra))
-        units = replace(units, grid=(rows, columns), image_size=self._area(batch, (rows, columns)))
-        return [replace(units, picture_size=self._picture_size(batch, row)) for row in range(batch.size)]
-
-    def _area(self, batch: Batch, grid: tuple[int, int]) -> tuple[int, int]:
-        """Return height and width of what the patches cover: a model does not read a rest smaller than a patch."""
         pixels = batch.tensors[self.read.main]
-        size = size_of(pixels)
-        self._areas[size] = covered(self.read.model, pixels.shape[1], size, grid)
-        return self._areas[size]
+        size, key = size_of(pixels), (pixels.shape[1:], length, front, grid)
+        if key not in self._units:
+            rows, columns = self._grid(batch, length, grid)
+            area = covered(self.read.model, pixels.shape[1], size, (rows, columns))
+            extra = length - rows * columns
+            labels = [f"patch {r},{c}" for r in range(1, rows + 1) for c in range(1, columns + 1)]
+            units = assemble(labels, [False] * len(labels), self.read.stream, extra, front, self._names(extra))
+            if len(self._units) >= FORMS:
+                self._units.clear()
+            self._units[key] = replace(units, grid=(rows, columns), image_size=area)
+        plain = self._units[key]
+        self._areas[size] = plain.image_size or size
+        sizes = [self._picture_size(batch, row) for row in range(batch.size)]
+        return [plain if size is None else replace(plain, picture_size=size) for size in sizes]
 
     def picture(self, batch: Batch, row: int) -> str | None:
         """Return what the patches cover; a picture that was only resized, in its own size."""

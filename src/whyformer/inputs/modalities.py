@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,6 +43,7 @@ from whyformer.inputs.text import TextInput
 from whyformer.inputs.token_heads import MaskedInput, TokenLabelInput
 from whyformer.inputs.video_and_series import SERIES, VIDEOS, SeriesInput, VideoInput
 from whyformer.inputs.vision_language import VisionLanguageInput, reads_images, reads_media
+from whyformer.loan.borrow import known_about
 
 __all__ = ["Source", "are_tensors", "as_list", "choose_modality", "register_modality", "source_of", "unpacked"]
 
@@ -160,8 +162,30 @@ def register_modality(recognises: Recognises, make: Makes) -> None:
     KINDS.insert(0, (recognises, make))
 
 
-def choose_modality(model: nn.Module, processor: Any, inputs: Any) -> Modality:
-    """Return the modality for these inputs."""
+# Tensors without positions in a text among them, if all have one shape; special tokens, as transformers has them.
+PLAIN_NAMES = frozenset({"input_ids", "attention_mask", "token_type_ids", "pixel_values"})
+MARKS = ("_special_tokens_map", "_extra_special_tokens", "_additional_special_tokens")
+
+
+def form_of(processor: Any, inputs: Any) -> list[Any] | None:
+    """Return what decides about the modality of inputs; None where that may be what they contain."""
+    first = inputs[0] if type(inputs) is list and inputs else inputs
+    named = inputs if isinstance(inputs, Mapping) and inputs.keys() <= PLAIN_NAMES else {}
+    plain = all(type(tensor) is Tensor for tensor in named.values()) and len({t.shape for t in named.values()}) == 1
+    if not plain and type(first) is not str and not type(first).__module__.startswith("PIL."):
+        return None
+    form = [type(first), *((name, t.dtype, t.ndim) for name, t in named.items())]
+    held = getattr(processor, "__dict__", {})
+    tokenizer = held.get("tokenizer", processor if hasattr(type(processor), "convert_ids_to_tokens") else None)
+    words = getattr(tokenizer, "__dict__", {})
+    if tokenizer is not None and not {MARKS[0], "_tokenizer"} <= words.keys():
+        return None  # it cannot be compared
+    size = words["_tokenizer"].get_vocab_size() if words else 0
+    return [*form, processor, tokenizer, held.get("image_processor"), size, *(copy(words.get(name)) for name in MARKS)]
+
+
+def choose_modality(model: nn.Module, processor: Any, inputs: Any, lent: bool = False) -> Modality:
+    """Return the modality for these inputs; of a borrowed model the same one for all inputs of one form."""
     if isinstance(model, AskedFunction):
         return modality_of_function(model, processor, inputs)
     if isinstance(model, AskedModel):
@@ -169,9 +193,15 @@ def choose_modality(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     for recognises, make in KINDS:
         if recognises(model, processor, inputs):
             return make(model, processor)
-    if are_tensors(inputs):
-        return _by_tensors(model, processor, inputs)
-    return _by_model(model, processor, inputs)
+    chosen = _by_tensors if are_tensors(inputs) else _by_model
+    form = form_of(processor, inputs) if lent else None  # else threads would share it
+    key = ("modality", id(model), type(inputs))  # not of a copy, which knows the same facts
+    before, modality = known_about(model).get(key, (None, None)) if form is not None else (None, None)
+    if modality is None or before != form:
+        modality = chosen(model, processor, inputs)
+        if form is not None and not modality.read.passes:  # which count once
+            known_about(model)[key] = form, modality
+    return modality
 
 
 def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Modality:

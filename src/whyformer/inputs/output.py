@@ -18,7 +18,7 @@ from whyformer.inputs.batch import Batch
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.decoding import Continuation
 from whyformer.inputs.exchanges import has_answers
-from whyformer.inputs.families import class_names, number_of, says_tokens, task_of
+from whyformer.inputs.families import class_names, task_of
 from whyformer.inputs.tokens import is_causal, places, spoken_at
 from whyformer.loan.borrow import RUNNING, known_about, modules_of
 from whyformer.loan.turns import Draws
@@ -41,21 +41,14 @@ class Output:
             )
         self.ends_in_sigmoid: bool | None = None  # the model returns probabilities; None until it has run here
         self.extra: dict[str, Any] = {"use_cache": False} if "use_cache" in modality.read.parameters else {}
-        config = modality.read.config
-        # How many classes there can be, for outputs whose parts have no names.
-        sizes = (number_of(config, name) for name in ("num_labels", "vocab_size"))
-        self.sizes = {size for size in (*sizes, len(modality.mean.classes)) if size}
-        self.speaks = modality.mean.generates or says_tokens(self.model)  # classes are tokens
+        self.sizes, self.speaks = {*modality.mean.sizes, len(modality.read.classes)} - {0}, modality.mean.speaks
         self.causal, self.setup_forwards = False, 0  # rows that ran to find that out
         if self.speaks:
             tried = "causal" in known_about(self.model)
             self.causal = is_causal(modality.mean, batch)
             self.setup_forwards = 2 * (int("causal" in known_about(self.model)) - tried)  # a pair of rows
-        # Multi-label: each class has a probability of its own.
-        problem = getattr(config, "problem_type", None)
-        self.independent = problem == "multi_label_classification"
+        self.independent, estimates = modality.mean.independent, modality.mean.estimates
         # The prediction is one of the classes. A detector scores each box, and has one more class: no object.
-        estimates = problem == "regression" or task_of(self.model).endswith(("ForRegression", "ForPrediction"))
         self.chooses = not (estimates or modality.mean.outcome == "objects" or modality.kind == "prompt")
         # What exclude each other are classes, whose logits have a mean that does not matter.
         apart = self.independent or estimates or modality.mean.outcome == "objects" or bool(batch.spans)
@@ -125,28 +118,30 @@ class Output:
         logits = logits_of(output, self.sizes)
         if isinstance(output, Mapping) and logits is output.get("encoder_last_hidden_state"):
             require_forecast(batch, output)
-        if logits.ndim < 2:
+        shape = logits.shape  # asked once: a mode that watches the pass sees each question
+        if len(shape) < 2:
             logits = logits.reshape(-1, 1)
+            shape = logits.shape
         if batch.positions and self.modality.mean.outcome != "objects":
-            if logits.ndim != 3 or logits.shape[1] != batch.real_BN.shape[1]:
+            if len(shape) != 3 or shape[1] != batch.real_BN.shape[1]:
                 raise BadInput(
-                    f"Target(position={batch.positions[0]}): the model returns logits of shape {tuple(logits.shape)}, "
+                    f"Target(position={batch.positions[0]}): the model returns logits of shape {tuple(shape)}, "
                     "not one row per token. Omit the position."
                 )
             return logits[torch.arange(len(logits)), torch.tensor(places(batch)).to(logits.device)]
-        if logits.ndim != 2 and getattr(output, "last_hidden_state", None) is logits:  # as transformers returns it
+        if len(shape) != 2 and getattr(output, "last_hidden_state", None) is logits:  # as transformers returns it
             raise NotOffered(
-                f"{type(self.model).__name__} has no head: it returns a vector of {logits.shape[-1]} numbers per token "
+                f"{type(self.model).__name__} has no head: it returns a vector of {shape[-1]} numbers per token "
                 "or patch, not classes. Load the same weights with their head "
                 "(AutoModelForSequenceClassification, AutoModelForCausalLM, AutoModelForImageClassification …); of an "
                 "encoder of texts, a pair (a, b) as one input explains how alike they are."
             )
         modality = self.modality
-        in_doubt = batch is self.batch and modality.read.embeds and logits.shape[-1] == modality.place.length(batch)
-        if logits.ndim != 2 or (in_doubt and self._is_per_token(logits, batch)):
-            per_token = modality.read.embeds and not modality.read.joint and logits.ndim == 3
+        in_doubt = batch is self.batch and modality.read.embeds and shape[-1] == modality.place.length(batch)
+        if len(shape) != 2 or (in_doubt and self._is_per_token(logits, batch)):
+            per_token = modality.read.embeds and not modality.read.joint and len(shape) == 3
             raise NotOffered(
-                f"the model returns logits of shape {tuple(logits.shape)}: one row per input was expected. "
+                f"the model returns logits of shape {tuple(shape)}: one row per input was expected. "
                 + ("target=whyformer.Target(class, position=…) names one of them. " * per_token)
                 + one_answer(batch, output, logits)
             )
@@ -223,9 +218,9 @@ class Output:
             return dict(enumerate(self.batch.asked.decoding.choices))
         if self.speaks:
             return {}
-        if self.modality.mean.classes:
-            return dict(enumerate(self.modality.mean.classes))
-        names = class_names(self.model) or self._names_inside()
+        if self.modality.read.classes:
+            return dict(enumerate(self.modality.read.classes))
+        names = self.modality.mean.names or self._names_inside()
         return {0: "score"} if names == {0: "LABEL_0"} else names  # transformers' own name of a single number
 
     def _names_inside(self) -> dict[int, str]:

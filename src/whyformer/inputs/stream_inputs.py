@@ -140,7 +140,7 @@ class WordEmbeddings(Vectors):
 
     def swap(self, batch: Batch, replace: Callable[[Tensor], Tensor]) -> SwapEmbedding:
         # A decoder may have a table of its own, which get_input_embeddings does not name: it is known by its ids.
-        table = None if self.stream == "target" else self.part.read.embedding()
+        table = None if self.stream == "target" else self.part.read.embedding
         covered = self.whole.read.covered(batch) if self.name == self.whole.main else None
         return SwapEmbedding(self.view(batch).tensors[self.name], table, replace, covered)
 

@@ -147,7 +147,7 @@ class TextRead(TokenRead):
             raise BadInput(f"{self.main} has shape {tuple(ids.shape)}; it needs two axes, inputs × tokens.")
         limit = getattr(self.config, "max_position_embeddings", None)
         if not isinstance(limit, int) or 2 * ids.shape[1] > limit:  # far below it, nobody has to look for the table
-            limit = self._positions()
+            limit = self._positions
         if limit is not None and ids.shape[1] > limit:
             raise TooLong(f"{ids.shape[1]} tokens, but the model takes {limit}. Cut the inputs to that length.")
         rows = self.check_vocabulary(ids)
@@ -187,7 +187,9 @@ class TextRead(TokenRead):
         facts["pair"] = text is not None and len(text) > 1
         facts["text"] = text[0] if text is not None and len(text) == 1 else None
         if facts["pair"] and facts["word"] is not None:
-            facts["word"] = naming.distinct_words(facts["word"], encoding.sequence_ids())
+            numbered = list(zip(facts["word"], encoding.sequence_ids(), strict=True))
+            offset = max((word for word, part in numbered if part == 0), default=-1) + 1  # of the second text's words
+            facts["word"] = [word + offset if part == 1 and word >= 0 else word for word, part in numbered]
         return facts
 
 
@@ -212,7 +214,7 @@ class TextPlace(Place):
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         ids_BN, keep_BN = batch.tensors[self.read.main], batch.real_BN
         extra = length - ids_BN.shape[1]
-        specials = self.read.special_ids()
+        specials = self.read.special_ids
         result = []
         for row, (ids, keep) in enumerate(zip(on_host(ids_BN).tolist(), on_host(keep_BN).tolist(), strict=True)):
             real = [i for i, k in zip(ids, keep, strict=True) if k]
@@ -241,7 +243,7 @@ class TextMask(Mask):
     takes_token_ids = True
 
     def only_token(self) -> int:
-        table = self.read.embedding()
+        table = self.read.embedding
         for name in ONLY_TOKENS:
             token = self.read.id_of(name)
             if token is not None and (table is None or token < table.num_embeddings):
@@ -258,7 +260,7 @@ class TextMask(Mask):
 
     def replacement_id(self, replacement: str | int) -> int:
         if isinstance(replacement, int):
-            table = self.read.embedding()
+            table = self.read.embedding
             if replacement < 0 or (table is not None and replacement >= table.num_embeddings):
                 known = "0 or more" if table is None else f"0 to {table.num_embeddings - 1}"
                 raise BadInput(f"token id {replacement}: the model has {known}.")
@@ -295,7 +297,7 @@ class TextMask(Mask):
 
     def has_vector(self, name: str) -> bool:
         """Return whether the token of this name exists and its vector is not zero, as that of padding may be."""
-        token_id, table = self.read.id_of(name), self.read.embedding()
+        token_id, table = self.read.id_of(name), self.read.embedding
         if token_id is None or table is None or table.weight.is_meta:  # no table that says so, or it is offloaded
             return token_id is not None
         return token_id < len(table.weight) and bool(table.weight[token_id].any())
@@ -316,7 +318,7 @@ class TextMask(Mask):
     def open_tokens(self, batch: Batch, keep_special: bool | Sequence[int]) -> Tensor:
         if keep_special is False:
             return batch.real_BN
-        special = sorted(self.read.special_ids()) if keep_special is True else list(keep_special)
+        special = sorted(self.read.special_ids) if keep_special is True else list(keep_special)
         ids_BN = batch.tensors[self.read.main]
         return batch.real_BN & ~torch.isin(ids_BN, torch.tensor(special, dtype=ids_BN.dtype, device=ids_BN.device))
 
@@ -372,7 +374,7 @@ class TextMask(Mask):
             return [{self.read.main: torch.full_like(one.tensors[self.read.main], other)}]
         ids = pool.batch.tensors[self.read.main]
         tokens = (ids if pool.batch.keep_BN is None else ids[pool.batch.keep_BN]).flatten().cpu().numpy()
-        tokens = tokens[~np.isin(tokens, list(self.read.special_ids()))]
+        tokens = tokens[~np.isin(tokens, list(self.read.special_ids))]
         if not len(tokens):
             raise BadInput("replace='resample' draws tokens from the reference inputs, and they have none.")
         shape = one.tensors[self.read.main].shape

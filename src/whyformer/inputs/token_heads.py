@@ -63,7 +63,7 @@ class LocatedMean(TextMean):
 
     def words_among(self, batch: Batch, row: int) -> Tensor:
         """(tokens,) those that are not special; all if there are no others."""
-        specials = self.read.special_ids()
+        specials = self.read.special_ids
         words = torch.tensor([i not in specials for i in self.real_ids(batch, row)])
         return words if bool(words.any()) else torch.ones_like(words)
 

@@ -95,7 +95,7 @@ def kept_logits(read: Read, positions: Tensor) -> dict[str, Tensor]:
 
 def _another(read: Read, ids: Tensor) -> int:
     """Return a token other than the last of the text, not a special one if possible."""
-    table, text, special = read.embedding(), ids.tolist(), read.special_ids()
+    table, text, special = read.embedding, ids.tolist(), read.special_ids
     known = (*dict.fromkeys(text), *range(table.num_embeddings if table is not None else 0))
     others = [token for token in known if token != text[-1]] or text[-1:]
     return next((token for token in others if token not in special), others[0])
@@ -265,6 +265,7 @@ class TokenRead(Read):
 
     stream = "text"
     embeds = True
+    unknown_id: Any = None  # known with the special ids
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "input_ids") -> None:
         super().__init__(model, processor)
@@ -314,8 +315,7 @@ class TokenRead(Read):
 
     def unknown_words(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Return a remark where most tokens of a text are unknown to the tokenizer."""
-        tokenizer, specials = self.tokenizer, self.special_ids()
-        unknown = getattr(tokenizer, "unk_token_id", None)
+        tokenizer, specials, unknown = self.tokenizer, self.special_ids, self.unknown_id
         words = [i for i in ids if i not in specials]
         count = 0 if unknown is None else words.count(int(unknown))
         if count <= len(words) / 2:
@@ -330,10 +330,11 @@ class TokenRead(Read):
         if self.limit is not None:
             return self.limit
         tokenizer = None if self.processor is None else self.tokenizer
-        limits = [getattr(tokenizer, "model_max_length", None), self._positions()]
+        limits = [getattr(tokenizer, "model_max_length", None), self._positions]
         finite = [int(n) for n in limits if isinstance(n, (int, float)) and n < 10**7]
         return min(finite) if finite else None
 
+    @cached_property
     def _positions(self) -> int | None:
         """Return the rows of the position table that are used: RoBERTa counts from after the padding index."""
         limit = self.configured("max_position_embeddings")
@@ -346,7 +347,7 @@ class TokenRead(Read):
 
     def check_vocabulary(self, ids: Tensor) -> list[list[int]]:
         """Raise for ids that the model does not know; return the ids as lists."""
-        table = self.embedding()
+        table = self.embedding
         if ids.is_floating_point():
             raise BadInput(
                 f"{self.main} holds {ids.dtype} numbers, and token ids are whole: convert them, {self.main}.long()."
@@ -372,11 +373,8 @@ class TokenRead(Read):
         tokens = self.tokenizer.convert_ids_to_tokens(list(ids))
         return [t if isinstance(t, str) else str(i) for t, i in zip(tokens, ids, strict=True)]
 
-    def special_ids(self) -> set[int]:
-        return self._specials
-
     @cached_property
-    def _specials(self) -> set[int]:
+    def special_ids(self) -> set[int]:  # type: ignore[override]
         if self.processor is None:
             names = [f"{kind}_token_id" for kind in ("pad", "bos", "eos", "cls", "sep")]
             values = [getattr(config, name, None) for name in names for config in self.configs]
@@ -385,13 +383,13 @@ class TokenRead(Read):
         # A word that the vocabulary does not have is still a word, unless its id is that of padding or an end, too.
         tokenizer, kinds = self.tokenizer, ("bos", "eos", "sep", "cls", "pad", "mask")
         others = {getattr(tokenizer, f"{kind}_token_id", None) for kind in kinds}
-        unknown = getattr(tokenizer, "unk_token_id", None)
+        self.unknown_id = unknown = getattr(tokenizer, "unk_token_id", None)
         return set(tokenizer.all_special_ids) - ({unknown} - others)
 
     @property
     def special_unknown(self) -> bool:
         padding = {self.configured("pad_token_id")}
-        return self.processor is None and not self.special_ids() - padding
+        return self.processor is None and not self.special_ids - padding
 
     def id_of(self, name: str) -> int | None:
         known = f"{name}_token_id"

@@ -149,7 +149,9 @@ def prompt_of(
     messages = [{**m, "content": m.get("content") or ""} if m.get("tool_calls") else m for m in messages]
     for number, message in enumerate(messages):
         content = message["content"]
-        if not isinstance(message["role"], str) or not (isinstance(content, str) or _are_parts(content)):
+        parts = content if isinstance(content, (list, tuple)) else [content]
+        plain = isinstance(content, str) or all(isinstance(part, Mapping) and "type" in part for part in parts)
+        if not isinstance(message["role"], str) or not plain or isinstance(content, Mapping):
             raise BadInput(
                 f"messages[{number}] has a content of type {type(content).__name__}: role and content of a message "
                 'must be strings; of a vision-language model, content may be a list of {"type": "text", "text": …} '
@@ -175,10 +177,6 @@ def prompt_of(
         raise BadInput(f"the tokenizer's chat template refused these messages: {error}") from error
     prompt = PromptText(text, thoughts.with_thoughts(text, _parts(text, asked, write), asked, write))
     return (prompt, thoughts.written_by(messages, "".join(texts_of(messages[-1])), text, write)) if answered else prompt
-
-
-def _are_parts(content: Any) -> bool:
-    return isinstance(content, (list, tuple)) and all(isinstance(part, Mapping) and "type" in part for part in content)
 
 
 def texts_of(message: Message) -> list[str]:
@@ -372,12 +370,6 @@ def pick(units: Units, index: list[int]) -> Units:
         of(units.labels), of(units.special), of(units.stream), units.grid, of(units.word), of(units.spans), units.text,
         units.image_size, of(units.boxes), role=of(units.role),
     )  # fmt: skip
-
-
-def distinct_words(words: list[int], sequences: list[int | None]) -> list[int]:
-    """Number the words of a second text after those of the first."""
-    offset = max((w for w, s in zip(words, sequences, strict=True) if s == 0), default=-1) + 1
-    return [w + offset if s == 1 and w >= 0 else w for w, s in zip(words, sequences, strict=True)]
 
 
 def words_of(labels: list[str], special: list[bool]) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from whyformer.capture.functions import padding_share
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import HeadGradient, Impose, Observe, Recorder, Rewrite
 from whyformer.capture.site import Plan, PlannedSite
+from whyformer.inputs.batch import Batch
 from whyformer.inputs.decoding import KeptPass
 from whyformer.inputs.output import Output
 from whyformer.loan.backwards import rounds_activations, with_weights
@@ -25,7 +26,7 @@ from whyformer.loan.spread import MultiplyAdds
 from whyformer.results.types import Record
 from whyformer.run.scores import spoke_rows
 from whyformer.run.traced import TracedBatch
-from whyformer.study import interference, require_readable, with_streams
+from whyformer.study import Study, interference, require_readable
 from whyformer.study.entrance import HIDDEN
 
 ATTENDING = frozenset(("attention", "attention_gradients", "values"))  # needs of a method that reads attention
@@ -68,6 +69,11 @@ class Run(TracedBatch):
         """The number of positions of the input's stream; None where attention runs over other streams only."""
         return self.stream_sizes.get(self.modality.stream) if self.multi_stream else self.length
 
+    def of(self, batch: Batch, study: Study, target: Any) -> Run:
+        """Return a run of another batch, of which the same is asked."""
+        same = ("scalar", "seed", "batch_size", "keep_layers", "track")
+        return Run(self.modality, batch, study, target=target, **{name: getattr(self, name) for name in same})
+
     def for_needs(self, needs: Set[str]) -> Run:
         """Return the run with the units that a method scores: without attention, all units of the inputs."""
         return self if needs & ATTENDING else self.by_input
@@ -80,17 +86,7 @@ class Run(TracedBatch):
             return self
         if self.input_length is not None and modality.place.covers(self.batch, self.input_length):
             return self
-        run = Run(
-            modality,
-            replace(self.batch, by_input=True),
-            study.by_input,
-            target=self._wanted,
-            scalar=self.scalar,
-            seed=self.seed,
-            batch_size=self.batch_size,
-            keep_layers=self.keep_layers,
-            track=self.track,
-        )
+        run = self.of(replace(self.batch, by_input=True), study.by_input, self._wanted)
         run.numbers, run.attended = self.numbers, self
         run.forwards_B, run.backwards_B = self.forwards_B, self.backwards_B  # the same arrays: both count in them
         if self._logits is not None:
@@ -166,7 +162,6 @@ class Run(TracedBatch):
             if unchecked:
                 self.require_slopes(maps, role)
         self._take_rows(maps, role.spoke_BQ if isinstance(role, Observe) else None)
-        maps = with_streams(maps, self.study)
         if layers is None:
             self._records[grad] = maps
         else:
@@ -185,7 +180,7 @@ class Run(TracedBatch):
         def run_once(plan: Plan | None) -> tuple[Record, Observe | Recorder, list[Tensor]]:
             role: Observe | Recorder
             role = (Recorder if grad else Observe)(rows, self.module_names, self.study.batch_axes)
-            role.rows_attend = self.batch.reference_rows > 0
+            role.rows_attend, role.facts = self.batch.reference_rows > 0, self.study.sites
             role.plan = None if role.rows_attend else plan
             shares: list[Tensor] = []
             if isinstance(role, Observe):
@@ -281,14 +276,14 @@ class Run(TracedBatch):
                 self.record()  # raises, with what is missing
             before_B = self.forwards_B.copy()
             role = Dissect(self.batch.size, self.module_names, self.study.batch_axes)
-            role.rows_attend = self.batch.reference_rows > 0
+            role.rows_attend, role.facts = self.batch.reference_rows > 0, self.study.sites
             role.count = self.attentions
             with with_weights(self.modality.model), self.working("blocks"):
                 self._anatomy = dissect(partial(self.output.logits, self.batch), role)
             self._of_blocks = float((self.forwards_B - before_B).max())
             require_sites(self._anatomy.record)
             self.require_undisturbed(self._anatomy.record.logits, graph=False)
-            self._records[False] = with_streams(self._anatomy.record, self.study)
+            self._records[False] = self._anatomy.record
             if self._logits is None:
                 self._see(self._anatomy.record.logits)
             self._take_rows(self._anatomy.record, role.spoke_BQ)

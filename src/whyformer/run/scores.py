@@ -22,7 +22,7 @@ from whyformer.loan.backwards import why_no_gradients
 from whyformer.loan.borrow import known_about, module_names
 from whyformer.loan.spread import MultiplyAdds
 from whyformer.results.types import Record, Site, Target, Units
-from whyformer.study import Study, require_real_rows, rows_of_each, streams
+from whyformer.study import Study, rows_of_each, streams
 from whyformer.study.interference import is_tried, require_apart, require_same
 from whyformer.study.readout import MAXIMUM, Passes, require_pooled
 from whyformer.study.schedule import Schedule, Windows
@@ -139,7 +139,7 @@ class ScoredBatch:
     @cached_property
     def unpadded(self) -> bool:
         """Every position of every row is real."""
-        return not self.recorded and bool(on_host(self.keep_BN).all())  # a graph may be replayed with padding
+        return not self.recorded and bool(on_host(self.keep_BN).numpy().all())  # a graph may be replayed with padding
 
     @cached_property
     def units(self) -> list[Units]:
@@ -262,11 +262,6 @@ class ScoredBatch:
             raise BadInput(f"start_layer={start_layer}: the model has {count} layers, numbered 0 to {count - 1}.")
         return count
 
-    def require_real_rows(self) -> None:
-        """Raise if the head reads a fixed end of its rows that is padding here; raw texts are padded on a safe side."""
-        if not (self.batch.raw or self.output.causal or self.batch.positions or self.batch.spans or self.unpadded):
-            self.setup_forwards += require_real_rows(self.modality, self.batch, self.keep_BN, self.study)
-
     @property
     def attentions(self) -> int | None:
         """Return how many attentions the model calls, if the rows that its head reads can be checked for each input."""
@@ -282,12 +277,14 @@ class ScoredBatch:
         return not readout.looked_up(self.modality.place.lengths_vary)
 
     def elsewhere(self, first_query: int, spoke_BQ: Tensor) -> Tensor | None:
-        """(B,) whether other rows of the last map have a gradient than the read-out rule reads; None: not checked."""
+        """(B,) whether other rows of the last map have a gradient than the read-out rule reads; None: none, unknown."""
         # A head may find its row by content (token 19, the end of the text), or read one through a gate.
         if self.attentions is None:
             return None
         rows = slice(first_query, first_query + spoke_BQ.shape[1])
-        read_BQ = (self.readout_BN > 0)[:, rows]
+        read_BQ = self.readout_BN[:, rows] > 0
+        if not (spoke_BQ.is_cuda or self.recorded) and torch.equal(spoke_BQ, read_BQ):
+            return None
         # The explained class may depend on no row at all: where its probability is 1 in floating point.
         return ((spoke_BQ ^ read_BQ) & self.keep_BN[:, rows]).any(1) & spoke_BQ.any(1)
 
@@ -409,7 +406,7 @@ class ScoredBatch:
         each = self.output.ends_in_sigmoid
         if each is None:  # known from another pass: a replayed graph, or the study's
             each = self.output.ends_in_sigmoid = bool(known_about(self.modality.model).get("sigmoid"))
-        self.gives_probabilities = each or (not summed and bool((numbers >= 0).all()) and are_probabilities(logits))
+        self.gives_probabilities = each or (not summed and are_probabilities(logits))
         if self.scalar == "centred" and (self.gives_probabilities or logits.shape[1] == 1):
             self.scalar = self.reading = "logit"
         if self.gives_probabilities:

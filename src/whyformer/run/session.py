@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -98,8 +98,8 @@ class LoadedModel:
         """Prepare the model under its lock, and restore it afterwards."""
         return borrowed(self.model, self.marks)
 
-    def source(self, inputs: Any) -> Source:
-        """Detect the modality of the inputs; encode lazily. A Source is returned unchanged."""
+    def source(self, inputs: Any, lent: bool = False) -> Source:
+        """Detect the modality of the inputs; encode lazily. A Source is returned unchanged. lent: it is borrowed."""
         if isinstance(inputs, Source):
             return inputs
         if type(inputs) not in PLAIN_INPUTS:  # whatever an object of the user's own raises when it is asked
@@ -108,9 +108,8 @@ class LoadedModel:
             inputs = as_list(inputs) if column else inputs
         if are_tensors(inputs):
             require_dense_inputs(inputs)
-            return source_of(choose_modality(self.model, self.processor, inputs), inputs)
-        with reading(*UNREADABLE):
-            return source_of(choose_modality(self.model, self.processor, inputs), inputs)
+        with nullcontext() if are_tensors(inputs) else reading(*UNREADABLE):
+            return source_of(choose_modality(self.model, self.processor, inputs, lent), inputs)
 
     def prepare(self, inputs: Any) -> tuple[Modality, Batch, bool]:
         """Return the modality, the encoded batch, and whether a single raw input was given."""
@@ -192,7 +191,7 @@ class Session:
         memory: str = "full",
         foldable: Callable[[], bool] = lambda: False,
     ) -> None:
-        source = inputs if isinstance(inputs, Source) else loaded.source(inputs)
+        source = loaded.source(inputs, lent=True)
         if decoding is not PLAIN or units != "token":
             source = source.asking(decoding=decoding, segments=units)
         self.source = source
@@ -237,7 +236,6 @@ class Session:
     @cached_property
     def study(self) -> Study:
         """Return the study of the model for these inputs; if they differ in form, for the first of them."""
-        called_with(self.model, self._arguments)
         rows = [0] if self.one_by_one else range(min(self.size, self.step))
         study = self.studied(self.batch if self.at_once and not self.one_by_one else self.part(rows))
         if known_about(self.model).get(MIXES):  # found out by the study

@@ -8,9 +8,7 @@ units are at their positions, and padding that the model hides itself.
 """
 
 from whyformer.study.entrance import hidden_padding as hidden_padding
-from whyformer.study.entrance import require_real_rows as require_real_rows
 from whyformer.study.facts import Study as Study
 from whyformer.study.facts import require_readable as require_readable
-from whyformer.study.facts import with_streams as with_streams
 from whyformer.study.study import rows_of_each as rows_of_each
 from whyformer.study.study import study_of as study_of

@@ -20,7 +20,6 @@ from whyformer.capture.intercept import current_path
 from whyformer.capture.roles import Outline
 from whyformer.capture.site import OpenSite, Plan, PlannedSite, Plans
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
-from whyformer.results.types import Record
 from whyformer.study.dataflow import Fingerprints, Marks
 from whyformer.study.interference import SINGLY, Form
 from whyformer.study.readout import Passes, Readout, SiteFacts
@@ -393,15 +392,6 @@ class Study:
             all(s.kind == "self" and s.windows == 1 for s in self.sites)
             and len({(s.keys, s.streams) for s in self.sites}) == 1
         )
-
-
-def with_streams(record: Record, study: Study) -> Record:
-    """The record with the streams (and kinds) that the study found."""
-    facts = [f for f in study.sites if not f.parallel]
-    if len(facts) != len(record.sites):
-        return record
-    sites = [replace(s, streams=f.streams, kind=f.kind) for s, f in zip(record.sites, facts, strict=True)]
-    return replace(record, sites=tuple(sites))
 
 
 def require_readable(study: Study, multi_stream: bool = False) -> None:

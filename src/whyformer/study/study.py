@@ -114,12 +114,6 @@ def patches_start(
     return None if changed is None else min(moved_at(before_BHKD, run.values(changed)), default=None)
 
 
-def _text_start(run: readouts.Passes, before_BHKD: Tensor, extra: int) -> int:
-    """Return the first position that changes with the first token; further behind only where the model sorts."""
-    moved = moved_at(before_BHKD, first_values(partial(run.shifted, [0]), run.names))
-    return min(*moved, extra) if moved else 0
-
-
 def study_one(modality: Modality, one: Batch) -> Study:
     """Study one input; attention that was captured in part is refused."""
     if modality.read.opaque:
@@ -187,7 +181,10 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
     extra = sites[0].keys - length if modality.place.lengths_vary else 0
     if extra < 0 and modality.read.embeds:
         return Study(input_length=length).refused(_fewer(sites[0], length))
-    front = _text_start(run, first_BHKD, extra) if extra > 0 and modality.read.embeds else None
+    front = None
+    if extra > 0 and modality.read.embeds:  # the first that changes with the first token; further where the model sorts
+        moved = moved_at(first_BHKD, first_values(partial(run.shifted, [0]), run.names))
+        front = min(*moved, extra) if moved else 0
     real = modality.place.keep(one, sites[0].keys, front)[0].cpu()
     try:
         readout, read, notes = _readout(run, survey, real)

@@ -100,19 +100,22 @@ def chain(
         return _chained(run, heads, share, normalize, start_layer)
     sites = mapped.maps_of(run.record(grad=heads.gradient), start_layer)
     padded, attended_BN, layers = not run.unpadded, run.attended_BN, list[Tensor]()
-    special_BN = run.special_BN if protect_special else None
-    for number, site in enumerate(sites, start=len(run.study.sites) - len(sites)):
-        layer = heads.of(site)
+    number = len(run.study.sites) - len(sites)
+    for count, site in mapped.blocks(sites, heads.gradient):
+        layer, first = heads.of(site), site.first_query
+        keep_BN = attended_BN.repeat(count, 1) if padded or discard else attended_BN
         if padded and (normalize or discard):  # row sums and ranks must not include padding
-            layer = mapped.real(layer, attended_BN, site)
+            layer = mapped.real(layer, keep_BN, site)
         if discard:
-            layer = mapped.discard_smallest(layer, discard, attended_BN, site, special_BN)
-        first = site.first_query
+            special_BN = run.special_BN.repeat(count, 1) if protect_special else None
+            layer = mapped.discard_smallest(layer, discard, keep_BN, site, special_BN)
         if isinstance(residual, Tensor):
-            layer = mapped.with_ratio(layer, first, residual[:, number, first : first + layer.shape[1]])
+            ratio_LBQ = residual[:, number : number + count, first : first + layer.shape[1]].transpose(0, 1)
+            layer = mapped.with_ratio(layer, first, ratio_LBQ.flatten(0, 1))
         else:
             layer = mapped.with_residual(layer, first, share, normalize)
-        layers.append(mapped.real(layer, attended_BN, site) if padded else layer)
+        layers += (mapped.real(layer, keep_BN, site) if padded else layer).chunk(count)
+        number += count
     return multiplied(run, layers, sites[-1].first_query)
 
 

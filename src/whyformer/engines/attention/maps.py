@@ -8,7 +8,8 @@ key position its query came from: it is never broadcast.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from itertools import accumulate
 from typing import Annotated
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.fold import FoldedSite
+from whyformer.capture.functions import groups
 from whyformer.errors import BadInput, UnknownName
 from whyformer.parameters import OneOf, Place, Places
 from whyformer.results.types import Record, Site
@@ -136,7 +138,7 @@ def discard_smallest(map_BQK: BQK, share: float, keep_BN: BN, site: Site, protec
 def read_row(map_BQK: BQK, readout_BN: BN, first_query: int = 0) -> BK:
     """Return the weighted sum of the rows that feed the head."""
     weights = readout_BN[:, first_query : first_query + map_BQK.shape[1]]
-    return torch.einsum("bq,bqk->bk", weights.to(map_BQK.dtype), map_BQK)
+    return torch.bmm(weights.to(map_BQK.dtype)[:, None], map_BQK)[:, 0]
 
 
 def maps_of(record: Record, start_layer: int = 0) -> tuple[Site, ...]:
@@ -145,6 +147,20 @@ def maps_of(record: Record, start_layer: int = 0) -> tuple[Site, ...]:
     if not -count <= start_layer < count:
         raise BadInput(f"start_layer={start_layer}: the model has {count} layers, numbered 0 to {count - 1}.")
     return record.sites[start_layer % count :]
+
+
+def blocks(sites: Sequence[Site], gradient: bool) -> Iterator[tuple[int, Site]]:
+    """Yield small maps that are alike as one site of L·B inputs, with L; others by themselves."""
+    for alike in groups(sites, lambda s: (s.attention_BHQK.shape, s.attention_BHQK.device, s.first_query)):
+        if len(alike) == 1:
+            yield 1, alike[0]
+            continue
+        slopes = [s.attention_grad_BHQK for s in alike if gradient and s.attention_grad_BHQK is not None]
+        maps = torch.cat([s.attention_BHQK for s in alike])
+        yield (
+            len(alike),
+            replace(alike[0], attention_BHQK=maps, attention_grad_BHQK=torch.cat(slopes) if slopes else None),
+        )
 
 
 # Attention inside windows (Swin)

@@ -149,16 +149,7 @@ def _of_part(
     study = (run.attended or run).study
     if study.by_content:
         study, _ = study_of(run.modality, part_batch)
-    part = Run(
-        run.modality,
-        part_batch,
-        study,
-        target=[run.targets[owner] for owner in owners[rows]],
-        scalar=run.scalar,
-        seed=run.seed,
-        batch_size=run.batch_size,
-        keep_layers=run.keep_layers,
-    )
+    part = run.of(part_batch, study, [run.targets[owner] for owner in owners[rows]])
     part.folds = run.folds
     part = part if run.attended is None else part.by_input
     try:
