@@ -72,8 +72,8 @@ SO_FAR: dict[str, int] = {
     "files of generic_attention, text": 41,
     "functions of attn_lrp, text": 215,
     "files of attn_lrp, text": 42,
-    "functions of default, photo": 309,
-    "files of default, photo": 49,
+    "functions of default, photo": 304,
+    "files of default, photo": 48,
     "lines of tests": 51_920,
     "lines of bench": 10_907,
 }

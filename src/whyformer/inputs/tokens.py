@@ -269,7 +269,7 @@ class TokenRead(Read):
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "input_ids") -> None:
         super().__init__(model, processor)
-        self.main = main
+        self.main, self._ids = main, dict[str, int | None]()
         # A vision-language model keeps what it knows about tokens in the config of its language model.
         inner = getattr(self.config, "text_config", None) if continues_text(model) else None
         self.configs = [self.config] if inner is None else [inner, self.config]
@@ -393,7 +393,9 @@ class TokenRead(Read):
 
     def id_of(self, name: str) -> int | None:
         known = f"{name}_token_id"
-        value = self.configured(known) if self.processor is None else number_of(self.tokenizer, known)
+        if self.processor is not None and name not in self._ids:  # which takes tokenizers long
+            self._ids[name] = number_of(self.tokenizer, known)
+        value = self.configured(known) if self.processor is None else self._ids[name]
         if name == "pad" and self.processor is None and self.pointers and value in (None, NO_TOKEN):
             tables = (module for module in modules_of(self.model) if isinstance(module, nn.Embedding))
             value = next((table.padding_idx for table in tables if table.padding_idx is not None), None)

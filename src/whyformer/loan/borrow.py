@@ -40,19 +40,17 @@ REMEMBERED = 64  # facts about one model: its forms of input
 UNMARKED = ((), "")  # the place of a plain call
 
 
-Weights = list[tuple[int, int]]
+Weights = tuple[list[int], list[int]]  # writes and addresses
 
 
 def weights_of(parameters: Sequence[Tensor], counted: bool = False) -> Weights:
     """Return how often torch counted a write to each weight, and where its numbers are; no number is read."""
     if counted:
-        return list(zip(map(VERSION, parameters), map(ADDRESS, parameters), strict=True))
+        return list(map(VERSION, parameters)), list(map(ADDRESS, parameters))
     # Weights of a class of their own (quantised, sharded) may have no address, or move in every pass. Offloaded ones
     # are other objects after each pass, and writes to those of inference mode are not counted.
-    return [
-        (0 if p.is_meta or p.is_inference() else p._version, p.data_ptr() if p.__class__ is nn.Parameter else 0)
-        for p in parameters
-    ]
+    written = [0 if p.is_meta or p.is_inference() else p._version for p in parameters]
+    return written, [p.data_ptr() if p.__class__ is nn.Parameter else 0 for p in parameters]
 
 
 class Known(OrderedDict[Any, Any]):

@@ -328,17 +328,16 @@ Part = Callable[[slice], Tensor]  # logits of some rows of a batch, by themselve
 
 
 @fact
-def _types_of_weights(model: nn.Module) -> set[torch.dtype]:
-    return {p.dtype for m in modules_of(model) for p in m._parameters.values() if p is not None}
+def _types_in(model: nn.Module) -> set[torch.dtype]:
+    types = {p.dtype for m in modules_of(model) for p in m._parameters.values() if p is not None}
+    return types | {torch.bfloat16} if rounds_activations(model) else types  # eight bits
 
 
 def rounding_step(model: nn.Module, logits: Tensor) -> float:
     """The relative step of the coarsest numbers that a model computes with."""
-    types = {logits.dtype, *_types_of_weights(model)}
+    types = {logits.dtype, *_types_in(model)}
     if torch.is_autocast_enabled(logits.device.type):
         types.add(torch.get_autocast_dtype(logits.device.type))
-    if rounds_activations(model):
-        types.add(torch.bfloat16)  # eight bits
     step = max((torch.finfo(t).eps for t in types if t.is_floating_point and t.itemsize > 1), default=0.0)
     # What users allow torch to round to inside matrix products, whatever the weights are.
     return max(step, PRODUCTS.get(torch.get_float32_matmul_precision(), 0.0))
