@@ -406,8 +406,10 @@ STEPS = 32  # generated tokens that are explained, unless the target is given
 class Answer:
     """What a decoder generates after the prefix, the argument ``main``: a stream, explained at its next token."""
 
+    model = property(lambda self: self.text.model)  # which a kind of input must not keep alive
+
     def __init__(self, model: nn.Module, processor: Any, main: str = "decoder_input_ids") -> None:
-        self.model, self.main = model, main
+        self.main = main
         self.stream, self.text = TextInput(model, processor, main=main), TextRead(model, processor, main)
         self.configs = [self.text.config, getattr(self.text.config, "text_config", None)]
 
