@@ -257,16 +257,11 @@ def retrained_attention(
         models.append(trial.measured(name, trial.twin(fine_tuning.supervised(examples.labels), name, later=number)))
     models.append(trial.measured(UNIFORM, trial.twin(fine_tuning.supervised(examples.labels), UNIFORM, uniform=True)))
     copies = len(models)
-    weights = sorted({0.0, *lambdas})
-    adversaries: list[tuple[TrainedModel, fine_tuning.Said]] = []
-    for weight in weights:
-        said = trial.twin(fine_tuning.adversarial(base, weight), f"adversary, λ = {weight:g}", moved=True)
-        adversaries.append((trial.measured("adversary", said, weight), said))
-    imitation = adversaries[0][0].tvd
-    chosen, guide = max((a for a in adversaries if a[0].tvd <= imitation + SLACK), key=lambda a: a[0].jsd)
+    adversaries = [trial.adversary(weight) for weight in sorted({0.0, *lambdas})]
+    most = adversaries[0][0].tvd + SLACK
+    chosen, guide = max((a for a in adversaries if a[0].tvd <= most), key=lambda a: a[0].jsd)
     even = {row: ordinary / ordinary.sum().clamp(min=1) for row, ordinary in base.ordinary.items()}
-    lstm = trial.guided(LSTM, None, guide_epochs, recurrent=True)
-    models.append(trial.measured(LSTM, lstm))
+    models.append(trial.measured(LSTM, lstm := trial.guided(LSTM, None, guide_epochs, recurrent=True)))
     weights_by = (even, None, lstm.attention, base.attention, guide.attention)
     for name, weights_of in zip(GUIDES, weights_by, strict=True):
         mlp = trial.guided(name, weights_of, guide_epochs)
@@ -321,6 +316,10 @@ class _Trial:
             said = reader.said([*self.examples.train, *self.examples.validation])
             self.passes += reader.passes
         return said
+
+    def adversary(self, weight: float) -> tuple[TrainedModel, fine_tuning.Said]:
+        said = self.twin(fine_tuning.adversarial(self.base, weight), f"adversary, λ = {weight:g}", moved=True)
+        return self.measured("adversary", said, weight), said
 
     @property
     def majority(self) -> float:

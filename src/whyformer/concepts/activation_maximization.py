@@ -161,6 +161,10 @@ class Unit:
 OPTIMIZERS = ("adam", "gradient")
 
 
+COARSE = "jitter={:g} is less than half a patch ({} pixels): the image may show a grid."
+STILL = "the activation did not rise: try more steps, another lr, or smaller penalties."
+
+
 @checked
 def activation_maximization(
     model: Any,
@@ -202,8 +206,6 @@ def activation_maximization(
     draw = torch.Generator().manual_seed(seed)
     with borrowed(explainer.model), torch.enable_grad():
         refuse_without_gradients(explainer.model, "activation_maximization")
-        if getattr(explainer.model, "main_input_name", "") == "input_ids":
-            raise NotOffered("the model takes texts: activation maximisation optimises the pixels of an image.")
         modality, batch, grid = _blank(explainer, size)
         pixels = batch.tensors[modality.main]
         shape = tuple(pixels.shape[1:])
@@ -226,11 +228,6 @@ def activation_maximization(
                 history.append(float(value.detach()))
             image = canvas.image().detach()
             final = float(value_of(image).detach())
-    warnings = []
-    if jitter < patch / 2:
-        warnings.append(f"jitter={jitter:g} is less than half a patch ({patch} pixels): the image may show a grid.")
-    if final <= start:
-        warnings.append("the activation did not rise: try more steps, another lr, or smaller penalties.")
     options: dict[str, Any] = {"steps": steps, "lr": lr, "l2": l2, "tv": tv, "jitter": jitter, "scale": scale}
     options |= {"fourier": fourier, "bounded": bounded, "optimizer": optimizer, "seed": seed}
     return Maximized(
@@ -242,7 +239,7 @@ def activation_maximization(
         start=start,
         penalties={name: float(cost) for name, cost in penalties_of(image, l2, tv).items()},
         options=options,
-        warnings=tuple(warnings),
+        warnings=(*[COARSE.format(jitter, patch)] * (jitter < patch / 2), *[STILL] * (final <= start)),
         model=type(explainer.model).__name__,
     )
 
@@ -263,6 +260,8 @@ def stepper(parameters: Tensor, optimizer: str, lr: float) -> Any:
 
 def _blank(explainer: CoreExplainer, size: tuple[int, int] | None) -> tuple[Modality, Batch, tuple[int, int]]:
     """A grey image of the model's size, and its grid of patches."""
+    if getattr(explainer.model, "main_input_name", "") == "input_ids":
+        raise NotOffered("the model takes texts: activation maximisation optimises the pixels of an image.")
     config = getattr(explainer.model, "config", None)
     if size is None:
         size = getattr(config, "image_size", None)

@@ -154,9 +154,8 @@ def chosen_within(
         candidate = pool.candidates[m]
         options = games.options_of(candidate.method, candidate.options)
         price = price_of(candidate.method, candidate.options, methods.units, methods.rates)
-        mean, low, high = means[:, x].tolist()
         costs = (price, done.forwards, done.backwards, done.seconds)
-        judged: Any = (float(chosen_IM[:, x].mean()), mean, low, high, tuple(ahead[:, x].tolist()))
+        judged: Any = (float(chosen_IM[:, x].mean()), *means[:, x].tolist(), tuple(ahead[:, x].tolist()))
         rows.append(recommendation.CandidateOutcome(candidate.name, candidate.method, options, *costs, *judged))
     # The choice first, the others by how they did where it was chosen.
     rows = [rows[column], *sorted(rows[:column] + rows[column + 1 :], key=lambda row: -row.chosen_by)]

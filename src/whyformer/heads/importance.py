@@ -312,12 +312,7 @@ def head_importance(
         if kind in {"gradient", "relevance"}:
             refuse_without_gradients(session.model, f'head_importance(kind="{kind}")')
         if labels is not None:
-            if session.at_once:
-                raise BadInput(
-                    "a translation is scored token by token, so labels per input cannot be used: give (source, "
-                    "translation) pairs, and omit labels."
-                )
-            labels = kinds.checked_labels(labels, session.size)
+            labels = _labels_for(session, labels)
             if scalar == "logit":  # a label is then the class whose logit is explained
                 session.target, labels = labels, None
         direction = None
@@ -371,6 +366,16 @@ def _refuse_mixed(kind: str, per: str, ablate: str, rule: str, scalar: str, labe
         raise BadInput('scalar="loss" is the loss at the true labels: pass labels=[…], one per input, and no target.')
     if labels is not None and target is not None:
         raise BadInput("give target or labels, not both.")
+
+
+def _labels_for(session: Session, labels: Any) -> list[Any]:
+    """Return a label per input; raise where there is one per token."""
+    if session.at_once:
+        raise BadInput(
+            "a translation is scored token by token, so labels per input cannot be used: give (source, "
+            "translation) pairs, and omit labels."
+        )
+    return kinds.checked_labels(labels, session.size)
 
 
 def _gradient_samples(session: Session, per: str, labels: list[Any] | None) -> tuple[Array, Array]:

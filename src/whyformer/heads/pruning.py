@@ -262,7 +262,6 @@ def learn_gates(
     with passing_through(model, inputs, progress=progress, **opening) as session:
         refuse_without_gradients(session.model, "learn_gates")
         known = kinds.checked_labels(labels, session.size)
-        options = {"steps": steps, "lr": lr, "start": start, "seed": seed, "batch_size": session.step}
         log_a = torch.full_like(kinds.open_gates(session), float(start)).requires_grad_()
         exists = torch.zeros_like(log_a, dtype=torch.bool)
         for at in session.heads:
@@ -302,7 +301,7 @@ def learn_gates(
             history=history,
             penalty=penalty,
             heads=len(session.heads),
-            options=options,
+            options={"steps": steps, "lr": lr, "start": start, "seed": seed, "batch_size": session.step},
             cost=session.cost(),
         )
 

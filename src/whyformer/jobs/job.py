@@ -6,7 +6,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
@@ -126,10 +126,9 @@ def explain_dataset(
     if engine == "ray":
         require("ray", why="engine='ray'")  # before anything is done
     explainer = loaded_as(CoreExplainer, model, processor, attention_at)
-    _refuse_unusable(explainer, target, target_column, engine, address)
-    apart = engine == "ray" or (workers or 1) > 1  # in other processes
-    if apart:
-        require_whole(explainer.model, "engine='ray'" if engine == "ray" else f"workers={workers}")
+    # The option that runs rows in other processes, if any.
+    apart = "engine='ray'" if engine == "ray" else f"workers={workers}" if (workers or 1) > 1 else ""
+    _refuse_unusable(explainer, target, target_column, engine, address, apart)
     methods = [method] if isinstance(method, (str, parameters.Named)) else method or ()
     names = tuple(get_method(name).name for name in methods)
     rows = rows_of(source)
@@ -150,25 +149,38 @@ def explain_dataset(
         done = store.commits.values()
         shown = Progress(progress, rows.size, sum(c.rows for c in done), sum(c.errors for c in done))
         worker = Worker(explainer, work, any(c.explanations for c in done))
-
-        def commit(written: Written) -> None:
-            store.commit(written)
-            shown.add(written.commit)
-
-        left = store.left(chain([first], parts))
-        if engine == "ray":
-            with cluster(address, workers) as ray:
-                Pool(Actors(ray, explainer, work, workers), worker.proven).run(left, commit)
-        elif workers is not None and workers > 1:
-            Pool(Processes(explainer, work, workers), worker.proven).run(left, commit)
-        else:
-            run_here(worker, left, commit)
+        _run(worker, store, chain([first], parts), shown, engine, workers, address)
         dataset = ExplainedDataset(folder)
         if top:
             _summarize(dataset, top)
         if shown.kind:
             shown.say("done")
     return dataset
+
+
+def _run(
+    worker: Worker,
+    store: JobFolder,
+    parts: Iterator[Part],
+    shown: Progress,
+    engine: str,
+    workers: int | None,
+    address: str | None,
+) -> None:
+    """Explain the parts that are left, here, in processes or on a cluster, and write each down when it is done."""
+
+    def commit(written: Written) -> None:
+        store.commit(written)
+        shown.add(written.commit)
+
+    left = store.left(parts)
+    if engine == "ray":
+        with cluster(address, workers) as ray:
+            Pool(Actors(ray, worker.explainer, worker.work, workers), worker.proven).run(left, commit)
+    elif workers is not None and workers > 1:
+        Pool(Processes(worker.explainer, worker.work, workers), worker.proven).run(left, commit)
+    else:
+        run_here(worker, left, commit)
 
 
 def _summarize(dataset: ExplainedDataset, top: int) -> None:
@@ -197,7 +209,7 @@ def _named_methods(
 
 
 def _refuse_unusable(
-    explainer: CoreExplainer, target: Any, target_column: str | None, engine: str, address: str | None
+    explainer: CoreExplainer, target: Any, target_column: str | None, engine: str, address: str | None, apart: str
 ) -> None:
     """Raise for arguments that contradict each other, and for models that cannot be used here."""
     if isinstance(target, list):
@@ -214,6 +226,8 @@ def _refuse_unusable(
             "the model is distributed over processes (tensor parallelism), and each of them would write this folder. "
             "Call explain on the rows in all processes, and save the results of one of them."
         )
+    if apart:
+        require_whole(explainer.model, apart)
 
 
 def _learned_file(name: Any) -> str:

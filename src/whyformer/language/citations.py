@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -254,34 +254,24 @@ def cite(
     prompt, positions = prompt_with(explainer, question, names, _marked(explainer, texts, pictures))
     asked: Any = {"text": prompt, "images": list(pictures.values())} if pictures else prompt
     before = getattr(remote, "usage", Usage())
-    if answer is None:
-        answer = _written(explainer, asked, generate) if remote is None else _requested(remote, asked, generate)
-    spans = sentences(answer)
-    if not spans:
+    answer = _written(explainer, remote, asked, generate) if answer is None else answer
+    if not (spans := sentences(answer)):
         raise BadInput("the answer is empty: give at least one sentence.")
-    sources = [SourceSentence(d, text[a:b], (a, b)) for d, text in enumerate(texts) for a, b in sentences(text)]
-    ranges = [
-        (positions[s.document][1], positions[s.document][0][1])  # an image is one source, whatever marks its place
-        if s.document in pictures
-        else (positions[s.document][1] + s.span[0], positions[s.document][1] + s.span[1])
-        for s in sources
-    ]
+    sources, ranges = _sources(texts, positions, pictures)
     if hasattr(remote, "announce"):  # raises if it is more than the server's budget
         left_out = 0 if method == REMOTE_METHOD else min(top, len(sources))
         passes = get_method(method).cost(len(sources), **get_method(method).checked(options))[0]
         remote.announce(passes + left_out + len(texts), len(prompt))
-    settings: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": False}
-    scores, drops, document_drops, values, cost = _measured(
-        partial(explainer.explain, [(asked, answer)], **settings),
+    measured, values = _measured(
+        partial(explainer.explain, [(asked, answer)], batch_size=batch_size, seed=seed, progress=False),
         tracker(progress)(spans, "citing"),
         ranges,
+        np.array([source.document for source in sources]),
         [span for span, _ in positions],
         top,
         {"method": method, **options},
         {} if pictures else {"replace": "delete"},  # pixels cannot be deleted: beside images, words are replaced, too
     )
-    of_document = np.array([source.document for source in sources])
-    document_scores = np.stack([scores[:, of_document == d].sum(1) for d in range(len(texts))], 1)
     cited = Citations(
         question=question,
         answer=answer,
@@ -290,19 +280,29 @@ def cite(
         texts=tuple(texts),
         sources=tuple(sources),
         log_probabilities=np.full_like(values, np.nan) if samples else values,
-        scores=scores,
-        drops=drops,
-        document_scores=document_scores,
-        document_drops=document_drops,
+        **measured,
         method=method,
         model=type(explainer.model).__name__,
         top=top,
-        cost=cost,
         shares=values if samples else None,
         samples=samples or None,
         usage=asdict(remote.usage - before) if hasattr(remote, "usage") else None,
     )
     return replace(cited, warnings=(*_notes(cited), *([remote.summary()] if hasattr(remote, "summary") else ())))
+
+
+def _sources(
+    texts: Sequence[str], positions: Sequence[tuple[Span, int]], pictures: Container[int]
+) -> tuple[list[SourceSentence], list[Span]]:
+    """Return the sentences of all documents, and the characters of each in the prompt."""
+    sources = [SourceSentence(d, text[a:b], (a, b)) for d, text in enumerate(texts) for a, b in sentences(text)]
+    ranges = [
+        (positions[s.document][1], positions[s.document][0][1])  # an image is one source, whatever marks its place
+        if s.document in pictures
+        else (positions[s.document][1] + s.span[0], positions[s.document][1] + s.span[1])
+        for s in sources
+    ]
+    return sources, ranges
 
 
 def _notes(cited: Citations) -> list[str]:
@@ -317,12 +317,13 @@ def _measured(
     explain: Callable[..., Any],
     spans: Iterable[Span],
     passages: list[Span],
+    owners: Array,
     documents: list[Span],
     top: int,
     ranking: Mapping[str, Any],
     removal: Mapping[str, Any],
-) -> tuple[Array, Array, Array, Array, Cost]:
-    """Return scores and drops of sentences, drops of documents, and the explained values, a row per span; the cost."""
+) -> tuple[dict[str, Any], Array]:
+    """Return scores and drops of sentences and of documents, a row per span, and the cost; and the explained values."""
     rows, costs = [], []
     for span in spans:
         (why,) = explain(span=span, units=passages, **ranking)
@@ -333,7 +334,9 @@ def _measured(
         rows.append((why.scores.astype(float), drops, whole.scores.astype(float), why.value))
         costs += [why.cost, without.cost, whole.cost]
     scores, drops_AS, document_drops, values = (np.array(column) for column in zip(*rows, strict=True))
-    return scores, drops_AS, document_drops, values, Cost.of_all(costs)
+    document_scores = np.stack([scores[:, owners == d].sum(1) for d in range(len(documents))], 1)
+    measured = {"scores": scores, "drops": drops_AS, "document_scores": document_scores}
+    return measured | {"document_drops": document_drops, "cost": Cost.of_all(costs)}, values
 
 
 def documents_by_name(documents: Any) -> dict[str, Any]:
@@ -421,13 +424,12 @@ def prompt_with(
     return PromptText(prompt, [*parts, (offset + asked, offset + len(content), "question")]), positions
 
 
-def _requested(remote: Any, prompt: str, tokens: int) -> str:
-    if not hasattr(remote, "generate"):
-        raise NotOffered(f"{named(remote)} has no generate(prompt, tokens): give answer=.")
-    return str(remote.generate(prompt, tokens)).rstrip()
-
-
-def _written(explainer: CoreExplainer, prompt: Any, tokens: int) -> str:
+def _written(explainer: CoreExplainer, remote: Any, prompt: Any, tokens: int) -> str:
+    """Return the model's own answer; ``remote``: what asks a model behind a server."""
+    if remote is not None:
+        if not hasattr(remote, "generate"):
+            raise NotOffered(f"{named(remote)} has no generate(prompt, tokens): give answer=.")
+        return str(remote.generate(prompt, tokens)).rstrip()
     source = explainer.source([prompt])
     with explainer.borrowed():
         batch = source.batch()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -38,6 +38,7 @@ from whyformer.registry import get_method
 from whyformer.results.types import Cost
 from whyformer.run.session import loaded_as, tracker
 
+SILENT = "no source speaks for step {}, {}: it has no shares."
 WRITTEN = {THOUGHT, TOOL_CALL, ANSWER}
 Key = tuple[int, int, int]  # part of the run, document in it, and source in the document
 
@@ -112,50 +113,64 @@ def trace(
     request = Request(**settings, methods=(method,), rest=options)
     left_out = Request(**settings, methods=("occlusion",), rest={"replace": "delete"})
     warnings: list[str] = []
-    costs: list[Cost] = []
     with explainer.borrowed():
         turns = [_turn(explainer, agent, parts, number, units, warnings) for number in agent.written]
         steps = [(turn, part) for turn in turns for part in turn.steps]
         keys = sorted({key for turn in turns for key in turn.sources} | {(part, 0, 0) for _, part in steps})
         place = {key: number for number, key in enumerate(keys)}
         source_of = [place[part, 0, 0] for _, part in steps]
-        scores, drops = (np.full((len(steps), len(keys)), np.nan) for _ in range(2))
-        likely, outside = np.zeros(len(steps)), np.zeros(len(steps))
-        for row, (turn, part) in enumerate(tracker(progress)(steps, "tracing")):
-            before = turn.before(part)
-            numbers, spans = [place[key] for key in before], list(before.values())
-            why = explainer.answer(turn.source, replace(request, span=turn.stretch(part), units=spans))
-            scores[row, numbers] = why.scores
-            outside[row] = why.checks.get("outside_units", 0.0)
-            origins = handed_on(shares_of(scores[: row + 1]), source_of[: row + 1])[row, numbers]
-            # What the message itself holds before the step is part of what becomes less likely: it stays.
-            origins[[end > turn.exchange.begin for _, end in spans]] = 0.0
-            best = [int(i) for i in np.argsort(-origins, kind="stable")[:top] if origins[i] > 0]
-            if not np.nanmax(why.scores, initial=0.0) > 0:
-                warnings.append(f"no source speaks for step {row}, {shown(parts[part].text)}: it has no shares.")
-            away = [spans[i] for i in best] or spans[:1]
-            whole = turn.stretch(part, whole=True)
-            without = explainer.answer(turn.source, replace(left_out, span=whole, units=away))
-            drops[row, [numbers[i] for i in best]] = without.scores[: len(best)]
-            likely[row] = without.value
-            costs += [why.cost, without.cost]
+        tracked = tracker(progress)(steps, "tracing")
+        measured, silent = _measured(explainer, tracked, place, source_of, (request, left_out), top)
+    warnings += [SILENT.format(row, shown(parts[steps[row][1]].text)) for row in silent]
     return Trace(
         steps=tuple(
             TraceStep(parts[part].kind, _text(turns, parts, (part, 0, 0)), turn.number, source, parts[part].name)
             for (turn, part), source in zip(steps, source_of, strict=True)
         ),
         sources=_sources(turns, parts, keys, [part for _, part in steps]),
-        scores=scores,
-        drops=drops,
-        log_probabilities=likely,
-        outside=outside,
+        **measured,
         method=method,
         units=units,
         model=type(explainer.model).__name__,
         top=top,
-        cost=Cost.of_all(costs),
         warnings=tuple(dict.fromkeys(warnings)),
     )
+
+
+def _measured(
+    explainer: CoreExplainer,
+    steps: Iterable[tuple[Turn, int]],
+    place: Mapping[Key, int],
+    source_of: Sequence[int],
+    requests: tuple[Request, Request],
+    top: int,
+) -> tuple[dict[str, Any], list[int]]:
+    """Return the scores and drops of all steps as a trace has them, and the steps that no source speaks for.
+
+    requests: how a step is explained, and how sources are left out.
+    """
+    scores, drops = (np.full((len(source_of), len(place)), np.nan) for _ in range(2))
+    likely, outside = np.zeros(len(source_of)), np.zeros(len(source_of))
+    costs: list[Cost] = []
+    silent = []
+    for row, (turn, part) in enumerate(steps):
+        before = turn.before(part)
+        numbers, spans = [place[key] for key in before], list(before.values())
+        why = explainer.answer(turn.source, replace(requests[0], span=turn.stretch(part), units=spans))
+        scores[row, numbers] = why.scores
+        outside[row] = why.checks.get("outside_units", 0.0)
+        origins = handed_on(shares_of(scores[: row + 1]), source_of[: row + 1])[row, numbers]
+        # What the message itself holds before the step is part of what becomes less likely: it stays.
+        origins[[end > turn.exchange.begin for _, end in spans]] = 0.0
+        best = [int(i) for i in np.argsort(-origins, kind="stable")[:top] if origins[i] > 0]
+        silent += [] if np.nanmax(why.scores, initial=0.0) > 0 else [row]
+        away = [spans[i] for i in best] or spans[:1]
+        without = explainer.answer(turn.source, replace(requests[1], span=turn.stretch(part, whole=True), units=away))
+        drops[row, [numbers[i] for i in best]] = without.scores[: len(best)]
+        likely[row] = without.value
+        costs += [why.cost, without.cost]
+    measured = {"scores": scores, "drops": drops, "log_probabilities": likely, "outside": outside}
+    return measured | {"cost": Cost.of_all(costs)}, silent
 
 
 def _turn(

@@ -22,6 +22,7 @@ from whyformer.evaluate.compare import chosen_metrics, comparing
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evidence import interval, spread
 from whyformer.explainer import CoreExplainer
+from whyformer.inputs.modalities import Source
 from whyformer.inputs.units import Segments
 from whyformer.learned.learned import (
     UNKNOWN,
@@ -51,6 +52,17 @@ FEATURES = 3  # passes that the features of an example take: a backward counts t
 CHUNK = 64  # inputs that are gathered at a time
 MOST_BYTES = 2**31  # of features, all of which are in memory while training
 FAR = 1.25  # times the 99th percentile of feature distances: beyond that, an input is unlike those learned from
+
+
+def _refuse_unusable(explainer: CoreExplainer, source: Source, units: Segments) -> None:
+    """Raise for models and inputs that nothing is learned from."""
+    refuse(source.modality)
+    refuse_without_gradients(explainer.model, "learn")
+    if source.single or source.size < FEWEST_INPUTS:
+        count = 1 if source.single else source.size
+        raise BadInput(f"learn needs at least {FEWEST_INPUTS} inputs (got {count}); some hundreds are better.")
+    if not isinstance(units, str):
+        raise BadInput("units: name a kind of unit ('token', 'word', 'sentence'); ranges are those of one text.")
 
 
 @checked
@@ -94,13 +106,7 @@ def learn(
     started = time.perf_counter()
     explainer = CoreExplainer(model, processor, attention_at=attention_at)
     source = explainer.source(inputs)
-    refuse(source.modality)
-    refuse_without_gradients(explainer.model, "learn")
-    if source.single or source.size < FEWEST_INPUTS:
-        count = 1 if source.single else source.size
-        raise BadInput(f"learn needs at least {FEWEST_INPUTS} inputs (got {count}); some hundreds are better.")
-    if not isinstance(units, str):
-        raise BadInput("units: name a kind of unit ('token', 'word', 'sentence'); ranges are those of one text.")
+    _refuse_unusable(explainer, source, units)
     order = np.random.default_rng(seed).permutation(source.size).tolist()
     held = order[: min(max(CERTIFIED[0], source.size // 10), CERTIFIED[1])]
     asked = Evaluation(
@@ -116,9 +122,8 @@ def learn(
     )
     examples = gathering.all(order[len(held) :])
     validating = max(3, len(examples) // 10)
-    device = gathering.device
     split = [[e for each in part for e in each] for part in (examples[:validating], examples[validating:])]
-    options: dict[str, Any] = {"heads": gathering.heads, "linear": linear, "seed": seed, "device": device}
+    options: dict[str, Any] = {"heads": gathering.heads, "linear": linear, "seed": seed, "device": gathering.device}
     network = trained(split[1], split[0], **options, track=tracker(progress)).cpu()
     learned = Learned(
         model=type(explainer.model).__name__,

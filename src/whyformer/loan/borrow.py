@@ -329,9 +329,8 @@ class Handed:
 _OUT: list[Handed] = []  # loans of all threads that are out
 
 
-@contextlib.contextmanager
-def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PLR0915 (all that is put back)
-    """Hold the model's lock, with the model ready to be explained."""
+def _require_at_rest() -> None:
+    """Raise inside of a pass, which would be seen twice, and where torch would wait for threads that are gone."""
     if RUNNING.passes:
         raise NotOffered(
             "a model that is being explained calls whyformer in its own forward: the two would see each other's "
@@ -345,6 +344,12 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PL
                 "torch.set_num_threads(1) in this one first."
             )
         Threads.started = True
+
+
+@contextlib.contextmanager
+def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PLR0915 (all that is put back)
+    """Hold the model's lock, with the model ready to be explained."""
+    _require_at_rest()
     loan, handed = loan_of(model), Handed()
     try:
         try:

@@ -170,14 +170,9 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
         return _several_followed(run, survey, study, schedule, first_BHKD)
     if modality.place.is_one_token(one, sites[0].keys, run.values):
         return Study(input_length=length).refused(NotOverUnits(ONE_TOKEN.format(count=sites[0].keys)))
-    # A layer that looks at more than positions; the last layer may ask from a few of them only.
-    uneven = [s for s in sites if s.queries != s.keys and (s is not sites[-1] or s.queries == length < s.keys)]
-    if uneven:
-        error = NotOverUnits(OWN_KEYS.format(path=uneven[0].path, keys=uneven[0].keys, queries=uneven[0].queries))
-        return Study(grid=modality.place.cells(one), input_length=length).refused(error)
-    if in_parts(run, first_BHKD, length):
-        error = NotOverUnits(IN_PARTS.format(path=sites[0].path or "the model itself"))
-        return Study(grid=modality.place.cells(one), input_length=length).refused(error)
+    others = _other_positions(run, sites, first_BHKD, length)
+    if others is not None:
+        return Study(grid=modality.place.cells(one), input_length=length).refused(others)
     extra = sites[0].keys - length if modality.place.lengths_vary else 0
     if extra < 0 and modality.read.embeds:
         return Study(input_length=length).refused(_fewer(sites[0], length))
@@ -219,6 +214,19 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
         if isinstance(unlike, tuple)
         else study.refused(unlike, front=None if survey.sorts else front)
     )
+
+
+def _other_positions(
+    run: readouts.Passes, sites: Sequence[readouts.SiteFacts], first_BHKD: Tensor, length: int
+) -> NotOverUnits | None:
+    """Return the error for attention over more than the positions of the input, or over parts of them."""
+    # A layer that looks at more than positions; the last layer may ask from a few of them only.
+    uneven = [s for s in sites if s.queries != s.keys and (s is not sites[-1] or s.queries == length < s.keys)]
+    if uneven:
+        return NotOverUnits(OWN_KEYS.format(path=uneven[0].path, keys=uneven[0].keys, queries=uneven[0].queries))
+    if in_parts(run, first_BHKD, length):
+        return NotOverUnits(IN_PARTS.format(path=sites[0].path or "the model itself"))
+    return None
 
 
 def _several_followed(

@@ -261,21 +261,8 @@ def explain_global(
     started = time.perf_counter()
     explainer = loaded_as(CoreExplainer, model, processor)
     step = batch_size or BATCH_SIZE
-    texts = as_list(inputs) if hasattr(inputs, "dtype") else inputs
-    pieces: Any
-    sums: _WordSums | _ColumnSums
-    if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
-        pieces, size = [texts[start : start + step] for start in range(0, len(texts), step)], len(texts)
-        sums = _WordSums(texts, least)
-    else:
-        pieces, size = _pieces(explainer.processor, inputs, step)
-        sums = _ColumnSums(set(np.linspace(0, size - 1, min(samples, size)).round().astype(int).tolist()))
-    if size == 0:
-        raise BadInput("inputs has no rows: give at least one.")
-    if reference is not None and (isinstance(sums, _WordSums) or (are_tensors(inputs) or isinstance(inputs, CsvRows))):
-        raise BadInput("reference= compares columns of rows in memory (a DataFrame, dicts): pass these, with a Table.")
-    if isinstance(target, list) and len(target) != size:
-        raise BadInput(f"targets: {len(target)}, rows: {size}. Give one target, or one per row.")
+    pieces, size, sums = _pieces(explainer.processor, inputs, step, samples, least)
+    _refuse_unfitting(inputs, size, target, reference, isinstance(sums, _WordSums))
     settings: dict[str, Any] = {"method": method, "scalar": scalar, "seed": seed, "batch_size": step, **options}
     remarks, names, at = Remarks(f"{sums.of}s"), set(), 0
     first: Explanation | None = None
@@ -307,13 +294,23 @@ def explain_global(
         "model": first.model,
     }
     result = sums.result(first, common)
-    if reference is not None and isinstance(result, GlobalExplanation):
-        if isinstance(reference, FeaturePermutation):
-            return replace(result, agreement=reference.agreement(result, seed))
-        scores_U1 = np.array(list(reference.values()), float)[:, None]
-        agreement = agreement_of(result.compared, list(reference), scores_U1, seed, model=first.model)
-        return replace(result, agreement=agreement)
-    return result
+    if reference is None or not isinstance(result, GlobalExplanation):
+        return result
+    if isinstance(reference, FeaturePermutation):
+        return replace(result, agreement=reference.agreement(result, seed))
+    scores_U1 = np.array(list(reference.values()), float)[:, None]
+    agreement = agreement_of(result.compared, list(reference), scores_U1, seed, model=first.model)
+    return replace(result, agreement=agreement)
+
+
+def _refuse_unfitting(inputs: Any, size: int, target: Any, reference: Any, texts: bool) -> None:
+    """Raise where there are no rows, or targets or a reference do not fit them."""
+    if size == 0:
+        raise BadInput("inputs has no rows: give at least one.")
+    if reference is not None and (texts or are_tensors(inputs) or isinstance(inputs, CsvRows)):
+        raise BadInput("reference= compares columns of rows in memory (a DataFrame, dicts): pass these, with a Table.")
+    if isinstance(target, list) and len(target) != size:
+        raise BadInput(f"targets: {len(target)}, rows: {size}. Give one target, or one per row.")
 
 
 def _permutation(explainer: CoreExplainer, inputs: Any, seed: int, progress: bool | None) -> FeaturePermutation:
@@ -391,7 +388,19 @@ class _ColumnSums:
         )  # fmt: skip
 
 
-def _pieces(processor: Any, inputs: Any, step: int) -> tuple[Any, int]:
+def _pieces(
+    processor: Any, inputs: Any, step: int, samples: int, least: int
+) -> tuple[Any, int, _WordSums | _ColumnSums]:
+    """Return batches of texts or rows, how many there are, and the sums that their scores go into."""
+    texts = as_list(inputs) if hasattr(inputs, "dtype") else inputs
+    if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
+        batches = [texts[start : start + step] for start in range(0, len(texts), step)]
+        return batches, len(texts), _WordSums(texts, least)
+    pieces, size = _rows_of(processor, inputs, step)
+    return pieces, size, _ColumnSums(set(np.linspace(0, size - 1, min(samples, size)).round().astype(int).tolist()))
+
+
+def _rows_of(processor: Any, inputs: Any, step: int) -> tuple[Any, int]:
     """Return batches of rows, and how many rows there are; rows in memory are all checked before long work."""
     if isinstance(inputs, CsvRows):
         inputs.check(processor)

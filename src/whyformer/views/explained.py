@@ -212,6 +212,25 @@ def _marks(explanation: Explanation, look: MarkSettings, beside: bool) -> list[t
     return marks
 
 
+def _marks_beside(explanation: Explanation, look: MarkSettings, detail: bool) -> tuple[Mark, ...]:
+    """Return the marks of a panel among others. detail: with scores of single pixels, where there are any."""
+    marks = [mark for _, mark in _marks(explanation, look, beside=True)]
+    marks += [images.pixel_heat(explanation)] if detail and images.has_pixels(explanation) else []
+    ranked = explanation.units.grid is None and set(explanation.units.stream) != {"table"}  # those have their bars
+    if ranked and explanation.scores.any():
+        marks.append(text_marks.ranking(explanation, look))
+    return tuple(marks)
+
+
+def _captions(chosen: Sequence[Explanation], empty: Sequence[str], more: str) -> tuple[str, str]:
+    """Return the caption of explanations each on its own scale, and of all on one. empty: why one has no scores."""
+    telling = [e for e, nothing in zip(chosen, empty, strict=True) if not nothing]
+    if not telling:
+        return (" ".join(dict.fromkeys(empty)),) * 2
+    each, all_on_one = (caption(telling, on_one, beside=len(chosen) > 1) + more for on_one in (False, True))
+    return each, all_on_one
+
+
 @checked
 def side_by_side(
     explanations: Sequence[Explanation] | Mapping[str, Explanation],
@@ -255,33 +274,22 @@ def side_by_side(
     one_readout = len({e.readout for e in chosen}) == 1 and bool(chosen[0].readout)
     for explanation, factor, nothing in zip(chosen, times, empty, strict=True):
         look = MarkSettings(by, on_one.get(explanation.signed), factor, most, specials, pixels)
-        marks = [mark for _, mark in _marks(explanation, look, beside=True)]
-        marks += [images.pixel_heat(explanation)] if detail and images.has_pixels(explanation) and not nothing else []
-        ranked = explanation.units.grid is None and set(explanation.units.stream) != {"table"}  # those have their bars
-        if ranked and explanation.scores.any():
-            marks.append(text_marks.ranking(explanation, look))
+        marks = _marks_beside(explanation, look, detail and not nothing)
         named = [explanation.method] * (mixed or one_target) + [header.explained(explanation)] * (not one_target)
         told = [f for f in header.facts_about_method(explanation) if f.name != "output position" or not one_readout]
         note = nothing or (notes or {}).get(explanation.method, meaning_of(explanation.method))
-        panels.append(Panel(tuple(marks), " · ".join(named), False, tuple(told), header.doubts(explanation), note))
+        panels.append(Panel(marks, " · ".join(named), False, tuple(told), header.doubts(explanation), note))
     common = [f for f in header.facts_about_method(chosen[0]) if f.name == "output position" and one_readout]
-    legends = [on_one[signed] for signed in (True, False) if signed in on_one]
-    telling = [e for e, nothing in zip(chosen, empty, strict=True) if not nothing]
-
-    def words(on_one_scale: bool) -> str:
-        if not telling:
-            return " ".join(dict.fromkeys(empty))
-        return caption(telling, on_one_scale, beside=len(chosen) > 1) + PER_PIXEL * detail
-
+    captions = _captions(chosen, empty, PER_PIXEL * detail)
     return View(
         headline(chosen[0], title) if one_target else title or title_of(chosen[0]),
         tuple(panels),
         (header.answer(chosen[0]),),
         (),
-        words(shared),
+        captions[shared],
         columns=min(len(panels), 2 if set(chosen[0].units.stream) == {"table"} else 4),  # columns with values are long
-        legend=legends[0] if legends else None,
-        second_legend=legends[1] if len(legends) > 1 else None,
+        legend=on_one.get(True, on_one.get(False)),
+        second_legend=on_one.get(False) if True in on_one else None,
         details=(*(header.facts_about_input(chosen[0]) if one_target else ()), *common),
         explained=Explained(
             chosen,
@@ -290,7 +298,7 @@ def side_by_side(
             others=alternatives,
             specials=specials,
             shared=shared,
-            captions=(words(False), words(True)),
+            captions=captions,
             nothing=tuple(empty),
         ),
     )
