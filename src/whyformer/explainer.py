@@ -33,7 +33,7 @@ from whyformer.parameters import CharacterRange, Named, checked
 from whyformer.prepared import Prepared, prepare
 from whyformer.registry import AUTO, MASKINGS
 from whyformer.results.types import ByMethod, Explanation, Explanations, Generation, Record
-from whyformer.run import Run
+from whyformer.run import Run, require_undisturbed
 from whyformer.run.session import LoadedModel, Session
 from whyformer.study import Study, study_of
 from whyformer.study.facts import Leak
@@ -277,7 +277,7 @@ class CoreExplainer(LoadedModel):
                 recorder = Recorder(run.batch.size, session.names, run.study.batch_axes)
                 recorder.facts = run.study.sites
                 maps = record(partial(run.output.logits, run.batch), recorder, run.scalars, values=True)
-                run.require_undisturbed(maps.logits, graph=True)
+                require_undisturbed(run, maps.logits, graph=True)
                 run.require_slopes(maps, recorder)
             require_sites(maps)
             return maps

@@ -13,7 +13,7 @@ import whyformer as wf
 from tests.methods.properties import FAMILY, close, explained, golden, meets_golden
 from tests.references.decompx import RULES
 from whyformer.capture.decompose import shares as decompose_shares
-from whyformer.capture.decompose.role import Decompose, Stack
+from whyformer.capture.decompose.rules import Decompose, Stack
 from whyformer.capture.decompose.shares import BIAS_RULES, Shares
 from whyformer.capture.intercept import current_path
 from whyformer.loan.borrow import module_names

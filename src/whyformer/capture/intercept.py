@@ -448,13 +448,6 @@ class Intercept(TorchFunctionMode):
         site.locate()
         return site
 
-    def _noted(self, copy: Tensor, tensor: Tensor) -> Tensor:
-        """A stand-in of a tensor, with what is known about that."""
-        self._trail.copy(tensor, copy)
-        if self._since_site is not None:
-            self._since_site.copy(tensor, copy)
-        return copy
-
     def _depends(self, *tensors: Tensor) -> bool:
         """Was any of these computed from the last site?"""
         return self._since_site is not None and any(self._since_site.get(t) for t in tensors)

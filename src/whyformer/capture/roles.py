@@ -97,7 +97,7 @@ class Observe(HeadGradient):
         if self.layers is None or self.glance is not None or {self._layer(True), self._layer(False)} & self.layers:
             return super()._sdpa(func, args, kwargs)
         out, call = func(*args, **kwargs), sdpa_operands(args, kwargs)
-        operands = tuple(self._noted(shape_of(call[name]), call[name]) for name in ("query", "key", "value"))
+        operands = tuple(_stand_in(self, call[name]) for name in ("query", "key", "value"))
         return super()._sdpa(lambda *_, **__: out, operands, {"enable_gqa": call["enable_gqa"]})
 
     def _close(self, site: OpenSite, out: Tensor) -> None:
@@ -238,7 +238,7 @@ class Outline(Intercept):
     def _sdpa(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         out = None if self.explicit else func(*args, **kwargs)
         call = sdpa_operands(args, kwargs)
-        query, key = (self._noted(shape_of(call[name]), call[name]) for name in ("query", "key"))
+        query, key = (_stand_in(self, call[name]) for name in ("query", "key"))
         return super()._sdpa(lambda *_, **__: out, (query, key, call["value"]), {"enable_gqa": call["enable_gqa"]})
 
     def _close(self, site: OpenSite, out: Tensor) -> None:
@@ -254,6 +254,15 @@ def mixed_sum(values: Tensor) -> Tensor:
 def shape_of(tensor: Tensor) -> Tensor:
     """A tensor without numbers."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def _stand_in(role: Intercept, tensor: Tensor) -> Tensor:
+    """Return a tensor of the same shape without numbers, with what is known about that one."""
+    copy = shape_of(tensor)
+    role._trail.copy(tensor, copy)
+    if role._since_site is not None:
+        role._since_site.copy(tensor, copy)
+    return copy
 
 
 def first_values(forward: Callable[[], Tensor], names: dict[int, str], number: int = 0) -> Tensor:

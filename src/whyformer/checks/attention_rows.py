@@ -17,7 +17,7 @@ from torch import Tensor
 from whyformer.capture.roles import Impose
 from whyformer.engines.attention.maps import chosen_layers
 from whyformer.engines.perturbation.game import game_of_scores
-from whyformer.engines.perturbation.variants import Replaced, default_replacement, left_out
+from whyformer.engines.perturbation.variants import Replaced, default_replacement, input_span, left_out
 from whyformer.errors import AmbiguousLayout, NotOffered
 from whyformer.evaluate.games import asks_each
 from whyformer.loan.borrow import module_names
@@ -288,13 +288,13 @@ def gradient_x_input(run: Run) -> Array:
     except NotOffered:
         return np.full(int(run.keep_BN[0].sum()), np.nan)
     detail = (inputs.detach() * grad).float()
-    scores = run.per_unit(detail) if whole else trace.batch_first(detail).sum(2)
+    scores = run.modality.place.per_unit(detail, run) if whole else trace.batch_first(detail).sum(2)
     return scores[0, run.keep_BN[0]].abs().cpu().numpy()
 
 
 def leave_one_out(run: Run) -> Array:
     """(U,) |Δp| when a unit is replaced; NaN where none can be."""
-    count, span = len(run.units[0]), run.input_span(0)
+    count, span = len(run.units[0]), input_span(run, 0)
     try:
         if not run.modality.mask.replacements:
             return np.full(count, np.nan)

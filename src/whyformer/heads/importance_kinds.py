@@ -20,7 +20,7 @@ from whyformer.errors import AmbiguousLayout, BadInput, NotOffered
 from whyformer.loan.borrow import module_names
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.results.types import Record, Site
-from whyformer.run import Run
+from whyformer.run import Run, require_undisturbed
 from whyformer.run.session import LoadedModel, Session, loaded_as, passing_through
 from whyformer.shapes import Array
 from whyformer.study import Study
@@ -260,7 +260,7 @@ def recorded(run: Run, labels: list[Any] | None = None, role: type[Recorder] = R
     run.forwards_B += 1
     run.backwards_B += 1
     require_sites(maps)
-    run.require_undisturbed(maps.logits, graph=True)
+    require_undisturbed(run, maps.logits, graph=True)
     run.require_slopes(maps, recorder, score)
     return maps
 

@@ -196,6 +196,11 @@ class Batch:
         return next(iter(self.tensors.values())).shape[0]
 
     @property
+    def explained(self) -> range:
+        """Return the rows that are explained, without reference rows (SAINT)."""
+        return range(self.size - self.reference_rows)
+
+    @property
     def real_BN(self) -> Tensor:
         """``keep_BN`` of a batch that has one."""
         assert self.keep_BN is not None

@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from whyformer import files
 from whyformer.engines.perturbation.players import held_units
+from whyformer.engines.perturbation.variants import maskable
 from whyformer.errors import BadInput, NotOffered, NotOverUnits
 from whyformer.evidence import ENOUGH, with_interval
 from whyformer.inputs.base import Modality
@@ -402,7 +403,7 @@ def features_of(run: Run, device: torch.device | None = None, hold: int | None =
         heads_UF, states_US = heads_BNF[row, there], states_BNS[row, there]
         members: list[tuple[int, ...]] = [(i,) for i in range(len(heads_UF))]
         units = run.units[row]
-        removable = np.array(run.removable(row), dtype=bool) & ~held[row]
+        removable = np.array(maskable(run, row), dtype=bool) & ~held[row]
         if run.segments:
             groups, units = run.segments[row]
             members = [tuple(group) for group in groups]

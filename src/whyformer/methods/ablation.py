@@ -25,7 +25,9 @@ from whyformer.engines.perturbation.variants import (
     Variants,
     default_replacement,
     grouped_variants,
+    input_span,
     left_out,
+    maskable,
     players_of_parts,
 )
 from whyformer.evidence import ABOUT_95, difference_interval
@@ -117,11 +119,11 @@ def _sampling_errors(value: float, drops_U: Tensor, samples: int) -> Tensor:
 
 def _of_units(run: Run, row: int, replacement: Any) -> tuple[Tensor, Game, Variants]:
     """Return (U,) the drop of the output without each unit; units that cannot be masked have no score."""
-    count, span = len(run.units[row]), run.input_span(row)
+    count, span = len(run.units[row]), input_span(run, row)
     variants = left_out(run, row, replacement)
     game = game_of_scores(run, row, variants, count, whole_first=True)
     drops_U = torch.zeros(count)
-    drops_U[span] = torch.where(torch.tensor(run.removable(row)[span]), _drops(game, span), 0.0)
+    drops_U[span] = torch.where(torch.tensor(maskable(run, row)[span]), _drops(game, span), 0.0)
     return drops_U, game, variants
 
 

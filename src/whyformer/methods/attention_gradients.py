@@ -84,7 +84,7 @@ def value_x_gradient(run: Run, *, layers: Annotated[str, OneOf("all", "last")] |
         return Attribution(_over_streams(run, choice)[0])
     if run.folds:
         mean_BN = read_layers(run, SIGNED_HEADS, choice, "column_sum").scores_BN
-        return Attribution(mean_BN * len(mapped.chosen_layers(choice, run.layer_count())))
+        return Attribution(mean_BN * len(mapped.chosen_layers(choice, run.study.layer_count())))
     sites = run.record(grad=True, multi_stream=run.windowed).sites
     picked = mapped.chosen_layers(choice, len(sites))
     if run.windowed:  # a token of a later stage passes its score to the patches it was made of

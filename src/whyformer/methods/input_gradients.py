@@ -152,7 +152,7 @@ def _integral(
     """Return (B, …) the mean gradient along the path, at nodes from -1 to 1; inputs share batches."""
     inputs = space.inputs
     total = torch.zeros_like(inputs, dtype=torch.promote_types(inputs.dtype, torch.float32))
-    points = [(row, step) for step in range(len(nodes)) for row in run.explained]
+    points = [(row, step) for step in range(len(nodes)) for row in run.batch.explained]
     shape = (-1, *[1] * (inputs.ndim - 1))
     for chunk in space.in_batches(points, "integrated_gradients", memory_mb):
         rows, taken = [row for row, _ in chunk], [step for _, step in chunk]
@@ -209,7 +209,7 @@ def _free(run: Run, space: SingleInput, keep_special: bool | Sequence[int]) -> T
     if keep_special not in (True, False):
         raise BadInput("keep_special takes token ids for plain text only: use True or False here.")
     free_BN = run.keep_BN & ~run.special_BN if keep_special else run.keep_BN.clone()
-    free_BN[len(run.explained) :] = False  # reference rows are kept
+    free_BN[len(run.batch.explained) :] = False  # reference rows are kept
     added = free_BN.shape[1] - inputs.shape[1]  # tokens that the model adds itself
     if space.entrance is None and added > 0:
         before = added if run.front is None else run.front
@@ -357,7 +357,7 @@ def _sums(run: Run, space: InputSpace, samples: int, noise: float, magnitude: bo
     dtype = torch.promote_types(space.inputs.dtype, torch.float32)
     groups = min(GROUPS, samples)
     sums = torch.zeros(groups, *space.inputs.shape, dtype=dtype, device=space.inputs.device)
-    points = [(row, sample) for sample in range(samples) for row in run.explained]
+    points = [(row, sample) for sample in range(samples) for row in run.batch.explained]
     for chunk in space.in_batches(points, "smooth_grad", memory_mb):
         rows = [row for row, _ in chunk]
         moved = space.inputs[rows]

@@ -10,7 +10,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from whyformer.capture.decompose.role import Decompose, Stack
+from whyformer.capture.decompose.rules import Decompose, Stack
 from whyformer.capture.decompose.shares import BIAS_RULES, Shares
 from whyformer.capture.lrp.alpha_beta import AlphaBeta
 from whyformer.capture.lrp.changed_gradients import GradientRules
@@ -23,7 +23,7 @@ from whyformer.loan.backwards import backwards_of, with_weights
 from whyformer.parameters import OneOf, Place
 from whyformer.registry import constant, method, one_backward
 from whyformer.results.types import Record, Site
-from whyformer.run import Attribution, Run
+from whyformer.run import Attribution, Run, working
 from whyformer.study import require_readable
 from whyformer.study.interference import INPUT_SLOPES
 from whyformer.targets import scalar_of
@@ -69,7 +69,7 @@ def transformer_attribution(
         )
     dtype = torch.float32 if run.keep_BN.device.type == "mps" else torch.float64
     rules = AlphaBeta(run.batch.size, run.module_names, run.study.batch_axes, positions=run.length, dtype=dtype)
-    with with_weights(run.modality.model), run.working("relevance"):
+    with with_weights(run.modality.model), working(run, "relevance"):
         trace = run.traced(rules, dtype)
     if run.reading in SHARED and trace.answer_B.ndim == 2 and not run.batch.reference_rows:
         # A scalar over all classes would start relevance at each of them, with sums that cancel: of shares that are all
@@ -78,13 +78,13 @@ def transformer_attribution(
     warnings = [rules.unruled_text(trace.value_B)] * run.batch.size
     if variant == "lrp":
         # NOTE[DIFF] the authors' "full LRP" of a ViT goes on to the pixels, through the patch embedding.
-        with run.working("relevance of tokens"):
+        with working(run, "relevance of tokens"):
             (relevance,) = run.differentiated(trace, [trace.tokens()])
         run.require_input_slopes()
         detail_BND = trace.batch_first(relevance).float()
         scores = detail_BND.sum(2) * run.keep_BN
         return Attribution(scores, detail=[d.cpu().numpy() for d in detail_BND], warnings=warnings, signed=True)
-    with run.working("relevance of maps"):
+    with working(run, "relevance of maps"):
         relevances = run.differentiated(trace, [site.attention for site in rules.sites])
     # The relevance of every attention map, stored in the gradient field of the record.
     record = Record(tuple(sites_of(rules, False, relevances)), run.logits, rules.unclaimed)
@@ -152,7 +152,7 @@ def decompx(run: Run, *, bias: Annotated[str, OneOf(*BIAS_RULES)] | None = "absd
     scores = torch.zeros(run.keep_BN.shape, device=run.keep_BN.device)
     maps: list[Tensor] = []
     _ = run.targets  # of the plain pass, which is counted by itself
-    with run.working("decompx", bias):
+    with working(run, "decompx", bias):
         for row in run.track(range(len(scores)), "decompx"):
             scores[row], maps_LQK = _decomposed(run, row, bias)
             maps.append(maps_LQK)
@@ -234,14 +234,7 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
         modality.read.embeds or modality.place.pixels
     ):  # columns that go around the tokens
         run = run.attended
-    sites = run.study.sites
-    apart = modality.read.embeds and bool(sites) and not run.study.one_stream
-    # A learned query that pools one input (SigLIP's classifier) is not an input: no relevance goes to another stream.
-    pools = not modality.read.joint and not modality.read.embeds and run.multi_stream
-    if apart or any(site.kind == "cross" and not (pools and site.streams[0] == "queries") for site in sites):
-        raise NotOverUnits(
-            "the model has several streams of tokens, and scores of one stream would omit the relevance of the others."
-        )
+    _refuse_streams(run)
     trace = run.traced(rules) if at == "tokens" else run.traced_by_plan(rules)
     rules = trace.rules  # of the pass, which may have been made for another stretch of the text
     # Scattered: the input is several tensors (a table with categories, an image with its text), or its entries are not
@@ -276,7 +269,7 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     run.require_input_slopes()
     detail = inputs.detach().float() * gradient.float()
     detail = detail if space == "input" else trace.batch_first(detail)
-    scores = run.per_unit(detail) if space == "input" else detail.sum(2)
+    scores = modality.place.per_unit(detail, run) if space == "input" else detail.sum(2)
     for (features, token), slope in zip(trace.features, gradients[1:], strict=False):
         scores = scores + _at_image_tokens(run, token, features, slope)
     scores = scores * run.keep_BN
@@ -297,6 +290,18 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
         warnings=[unruled + [CUT.format(share=s)] * (s > LOST) for s in shares],
         used={"at": space},
     )
+
+
+def _refuse_streams(run: Run) -> None:
+    """Raise for several streams of tokens, of which only one would get relevance."""
+    read, sites = run.modality.read, run.study.sites
+    apart = read.embeds and bool(sites) and not run.study.one_stream
+    # A learned query that pools one input (SigLIP's classifier) is not an input: no relevance goes to another stream.
+    pools = not read.joint and not read.embeds and run.multi_stream
+    if apart or any(site.kind == "cross" and not (pools and site.streams[0] == "queries") for site in sites):
+        raise NotOverUnits(
+            "the model has several streams of tokens, and scores of one stream would omit the relevance of the others."
+        )
 
 
 def _cut_shares(run: Run, rules: GradientRules, gradients: Sequence[Tensor], scores: Tensor) -> list[float]:

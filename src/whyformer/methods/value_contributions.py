@@ -20,7 +20,7 @@ from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.parameters import OneOf, Place, Places, Share
 from whyformer.registry import method, one_forward
 from whyformer.results.types import Site, Units
-from whyformer.run import Attribution, Run
+from whyformer.run import Attribution, Run, working
 from whyformer.shapes import BHKE, BHQK, BQ, BQE, BQK, AnyBQK, Array
 
 # Contribution of each token to each position in a layer: the vectors of the norm-based methods.
@@ -175,7 +175,7 @@ def value_norms(
     _ = layers(run, level, weight)  # run under the caller's autocast; the formulas below are not
     with torch.no_grad(), torch.autocast(run.keep_BN.device.type, enabled=False):
         contributed = layers(run, level, weight)
-        with run.working("value_norms", level):
+        with working(run, "value_norms", level):
             maps = [real(parts.norms_BQK, run.attended_BN, site) for site, parts in contributed]
         sites = run.anatomy().record.sites
         if residual is not None:
@@ -302,7 +302,7 @@ def alti(run: Run, *, norm: Annotated[str, OneOf(*ORDERS)] = "l1") -> Attributio
     """
     anatomy = run.anatomy()
     layers = []
-    with run.working("alti"):
+    with working(run, "alti"):
         for site, block in anatomy.layers:
             parts = contributions(site, block, "attn_res_ln")
             near = proximity(parts, lifted(block.attended_BQE), ORDERS[norm])
@@ -362,7 +362,7 @@ def value_zeroing(
     """
     sites = run.anatomy().record.sites
     chosen = chosen_layers(layers, len(sites))
-    with run.working("value_zeroing"):
+    with working(run, "value_zeroing"):
         maps = [row_normalized(d) for d in distances(run, distance)]
     if layers != "product" and len({maps[i].shape for i in chosen}) > 1:
         raise NotOffered(f"layers={layers!r}: these layers have different query rows, so they cannot be averaged.")

@@ -7,3 +7,6 @@
 from whyformer.run.run import ATTENDING as ATTENDING
 from whyformer.run.run import Attribution as Attribution
 from whyformer.run.run import Run as Run
+from whyformer.run.scores import positions_in as positions_in
+from whyformer.run.scores import require_undisturbed as require_undisturbed
+from whyformer.run.scores import working as working

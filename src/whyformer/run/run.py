@@ -24,7 +24,7 @@ from whyformer.loan.backwards import rounds_activations, with_weights
 from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import MultiplyAdds
 from whyformer.results.types import Record
-from whyformer.run.scores import spoke_rows
+from whyformer.run.scores import form_of, require_undisturbed, spoke_rows, working
 from whyformer.run.traced import TracedBatch
 from whyformer.study import Study, interference, require_readable
 from whyformer.study.entrance import HIDDEN
@@ -143,7 +143,7 @@ class Run(TracedBatch):
         self.asked |= {kind: (0, 0), "logits": (0, 0)}
         if self.study.plain:
             _ = self.unpadded  # read before the pass, while the GPU is idle
-        known_form = self._form(grad) in self.study.undisturbed
+        known_form = form_of(self, grad) in self.study.undisturbed
         maps, role, shares = self._intercepted(grad, values, layers, padded)
         unchecked = isinstance(role, Recorder) and (role.lost or ("slopes",) not in self.study.undisturbed)
         if self._logits is None:
@@ -153,7 +153,7 @@ class Run(TracedBatch):
         if not maps.sites or maps.unclaimed:
             require_sites(maps)
         if not known_form:
-            self.require_undisturbed(maps.logits, graph=grad)
+            require_undisturbed(self, maps.logits, graph=grad)
         if role.plan is None and not role.rows_attend and role.plannable:
             sites = tuple(map(PlannedSite.of, role.sites))
             self.study.plans.learn((grad, rows > 1), Plan(sites, tuple(role.steps)))
@@ -278,11 +278,11 @@ class Run(TracedBatch):
             role = Dissect(self.batch.size, self.module_names, self.study.batch_axes)
             role.rows_attend, role.facts = self.batch.reference_rows > 0, self.study.sites
             role.count = self.attentions
-            with with_weights(self.modality.model), self.working("blocks"):
+            with with_weights(self.modality.model), working(self, "blocks"):
                 self._anatomy = dissect(partial(self.output.logits, self.batch), role)
             self._of_blocks = float((self.forwards_B - before_B).max())
             require_sites(self._anatomy.record)
-            self.require_undisturbed(self._anatomy.record.logits, graph=False)
+            require_undisturbed(self, self._anatomy.record.logits, graph=False)
             self._records[False] = self._anatomy.record
             if self._logits is None:
                 self._see(self._anatomy.record.logits)

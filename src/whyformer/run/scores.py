@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode
 
-from whyformer.errors import BadInput, ModelFailed, NotOffered, WhyformerError
+from whyformer.errors import ModelFailed, NotOffered, WhyformerError
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, on_host
 from whyformer.inputs.output import Output
@@ -120,11 +120,6 @@ class ScoredBatch:
             return self.modality.place.length(self.batch) + study.extra
         return study.sites[0].keys
 
-    @property
-    def explained(self) -> range:
-        """Return the rows that are explained, without reference rows (SAINT)."""
-        return range(self.batch.size - self.batch.reference_rows)
-
     @cached_property
     def keep_BN(self) -> Tensor:
         """(B, N) real positions; False at padding."""
@@ -147,22 +142,6 @@ class ScoredBatch:
             return streams.units_of(self.modality, self.batch, self.stream_sizes, self.study.grid)
         return self.modality.place.units(self.batch, self.length, self.front, self.study.grid)
 
-    def input_span(self, row: int) -> slice:
-        """Return the units that are the input's own tokens: a model may add others around a text (a learned [CLS])."""
-        count, extra = len(self.units[row]), self.study.extra
-        if self.multi_stream or self.modality.read.joint or not self.modality.read.embeds or extra <= 0:
-            return slice(0, count)
-        before = extra if self.front is None else self.front
-        return slice(before, count - (extra - before))
-
-    def removable(self, row: int) -> list[bool]:
-        """Return, per unit of one input, whether it can be masked."""
-        units, span = self.units[row], self.input_span(row)
-        may = self.modality.mask.removable(units, self.batch)
-        if self.batch.answers:  # tokens that are explained stay
-            may = [may[i] and i - span.start <= self.batch.answers[row].start for i in range(len(units))]
-        return [may[i] and span.start <= i < span.stop for i in range(len(units))]
-
     @cached_property
     def segments(self) -> list[tuple[list[list[int]], Units]]:
         """Return, per input, the groups of units that are scored as one, and the units they form; [] if ungrouped."""
@@ -178,10 +157,6 @@ class ScoredBatch:
         for row, units in enumerate(self.units):
             special[row, self.keep_BN[row]] = torch.tensor(units.special, device=special.device)
         return special
-
-    def per_unit(self, detail: Tensor, largest: bool = False) -> Tensor:
-        """(B, …) attribution of the input's own numbers → (B, N), by sum or by the largest."""
-        return self.modality.place.per_unit(detail, self, largest)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -249,32 +224,9 @@ class ScoredBatch:
         return weights_1N.expand(self.batch.size, -1)
 
     @property
-    def read_BRN(self) -> Tensor:
-        """(B, R, N) weights of the rows that are read: the one that feeds the head, or those that were asked for."""
-        if self.rows_read is None:
-            return self.readout_BN[:, None]
-        return torch.nn.functional.one_hot(self.rows_read, self.length).float()[None].expand(self.batch.size, -1, -1)
-
-    def layer_count(self, start_layer: int = 0) -> int:
-        """Return the number of layers; raise if ``start_layer`` is none of them."""
-        count = max(1, len(self.study.sites))  # a pass without attention raises by itself
-        if not -count <= start_layer < count:
-            raise BadInput(f"start_layer={start_layer}: the model has {count} layers, numbered 0 to {count - 1}.")
-        return count
-
-    @property
     def attentions(self) -> int | None:
         """Return how many attentions the model calls, if the rows that its head reads can be checked for each input."""
-        return None if not self._one_rule or why_no_gradients(self.modality.model) else len(self.study.sites)
-
-    @property
-    def _one_rule(self) -> bool:
-        """Whether all inputs are taken to be read by one rule."""
-        readout = self.study.readout
-        # Between rows of a table columns are mixed once more (SAINT).
-        if readout is None or readout.besides or not self.study.plain or self.batch.reference_rows:
-            return False
-        return not readout.looked_up(self.modality.place.lengths_vary)
+        return None if not _one_rule(self) or why_no_gradients(self.modality.model) else len(self.study.sites)
 
     def elsewhere(self, first_query: int, spoke_BQ: Tensor) -> Tensor | None:
         """(B,) whether other rows of the last map have a gradient than the read-out rule reads; None: none, unknown."""
@@ -291,7 +243,7 @@ class ScoredBatch:
     def reads_elsewhere(self, first_query: int, spoke_BQ: Tensor | None) -> bool:
         """Return whether other rows of the last map feed the head than the rule says; they are then searched anew."""
         elsewhere_B = None if spoke_BQ is None else self.elsewhere(first_query, spoke_BQ)
-        if spoke_BQ is None and self._one_rule and not self.output.causal:
+        if spoke_BQ is None and _one_rule(self) and not self.output.causal:
             self.notes.add(UNCOMPARED.format(self.study.rule))
         if elsewhere_B is None or not bool(elsewhere_B.any()):
             return False
@@ -370,7 +322,7 @@ class ScoredBatch:
         if not self.batch.reference_rows:
             return values_B
         explained_B = torch.zeros_like(values_B)
-        explained_B[: len(self.explained)] = 1
+        explained_B[: len(self.batch.explained)] = 1
         return values_B * explained_B  # reference rows are not explained
 
     def _see(self, said: Tensor | None, ask: bool = True, spoke: tuple[int, Tensor] | None = None) -> None:
@@ -421,61 +373,12 @@ class ScoredBatch:
         """Return the logits of a batch and charge ``owners`` for the pass."""
         self.count(owners, 1 if batch.shared is None else 1 / batch.size)
         logits = self.output.logits(batch)
-        if batch.size > 1 and batch.shared is None and not is_tried(self.modality.model, self.positions(batch)):
-            self.require_apart(batch, logits)
+        if batch.size > 1 and batch.shared is None and not is_tried(self.modality.model, positions_in(self, batch)):
+            # Rows must not change each other's logits, unless that was tried; rows of a table may (SAINT).
+            if not (batch.reference_rows or self.modality.read.mixes_rows or self.modality.kind == "prompt"):
+                part, positions = _part_of(self, batch), positions_in(self, batch)
+                self.setup_forwards += require_apart(self.modality.model, logits, part, positions)
         return logits
-
-    def require_apart(self, batch: Batch, logits: Tensor) -> None:
-        """Raise if rows change each other's logits, unless that was tried; rows of a table may (SAINT)."""
-        if not (batch.reference_rows or self.modality.read.mixes_rows or self.modality.kind == "prompt"):
-            part, positions = self._part_of(batch), self.positions(batch)
-            self.setup_forwards += require_apart(self.modality.model, logits, part, positions)
-
-    @contextmanager
-    def working(self, *kind: Hashable) -> Iterator[None]:
-        """Charge all that runs inside as forwards with as many multiply-adds.
-
-        It is counted for the first batch of each shape. Shorter inputs of a batch are charged for what they take
-        without padding, about.
-        """
-        facts, shapes = known_about(self.modality.model), tuple(tensor.shape for tensor in self.batch.tensors.values())
-        length_B = on_host(self.keep_BN).sum(1).numpy()
-        key, plainly = ("work", *kind, shapes, tuple(length_B.tolist())), ("work", shapes)
-        forwards_B, backwards_B, setup = self.forwards_B.copy(), self.backwards_B.copy(), self.setup_forwards
-        with nullcontext() if key in facts else MultiplyAdds() as inside:
-            yield
-        if inside is not None and plainly not in facts:
-            # Written out: neither torch's fused encoder nor its fused attention is counted on a CPU.
-            written_out = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
-            with MultiplyAdds() as plain, BaseTorchFunctionMode(), written_out, torch.no_grad():
-                self.output.logits(self.together)
-            facts[plainly] = max(plain.total, 1)
-            self.setup_forwards, setup = self.setup_forwards + self.rows_run, setup + self.rows_run
-        if inside is not None:  # checks are no work of the method
-            facts[key] = inside.total / facts[plainly] - (self.setup_forwards - setup) / self.rows_run
-        self.forwards_B[:] = forwards_B + facts[key] * length_B / max(length_B.max(), 1)
-        self.backwards_B[:] = backwards_B
-
-    def trimmed(self, one: Batch) -> Batch:
-        """Return one input without its padding, where padding changes nothing, which takes two passes once."""
-        known = known_about(self.modality.model)
-        before = len(known)
-        one = self.modality.read.trimmed(one)
-        self.setup_forwards += 2 * (len(known) > before)
-        return one
-
-    def positions(self, batch: Batch) -> int:
-        """Return the number of positions in all rows of a batch; of inputs of one length, the number of rows."""
-        return batch.size * (self.modality.place.length(batch) if self.modality.place.lengths_vary else 1)
-
-    def _part_of(self, batch: Batch) -> Callable[[slice], Tensor]:
-        """Return a function that runs some rows of a batch without the others."""
-
-        def part(rows: slice) -> Tensor:
-            whole = rows == slice(batch.size)
-            return self.output.logits(batch if whole else batch.select(rows))
-
-        return part
 
     def score(
         self,
@@ -508,24 +411,71 @@ class ScoredBatch:
             raise NotOffered(UNMASKED.format("its output is NaN or infinite"))
         return values
 
-    def require_undisturbed(self, logits: Tensor, graph: bool) -> None:
-        """Raise if the logits differ from those of a plain pass, for the first batch of each form."""
-        form = self._form(graph)
-        if form in self.study.undisturbed:
-            return
-        one_row = self.together.shared is not None or self.batch.reference_rows > 0
-        part, apart = self._part_of(self.together), not (one_row or self.modality.read.mixes_rows)
-        self.setup_forwards += require_same(self.modality.model, logits, part, apart, self.positions(self.batch))
-        self.study.undisturbed.add(form)
 
-    def _form(self, graph: bool) -> tuple[Any, ...]:
-        """Return what may change the code path of the model: several inputs, rough length, where there is padding."""
-        masks = [mask for name, mask in self.batch.tensors.items() if "mask" in name and mask.ndim == 2]
-        masks += [] if self.batch.keep_BN is None else [self.batch.keep_BN]
-        length = self.modality.place.length(self.batch).bit_length() if self.modality.place.lengths_vary else 0
-        gaps = []  # is anything hidden, at the start of a row, at its end?
-        for mask in masks:
-            mask_BN = on_host(mask).bool()
-            whole = self.unpadded if mask is self.batch.keep_BN and self.study.plain else bool(mask_BN.all())
-            gaps += [not whole, not (whole or bool(mask_BN[:, 0].all())), not (whole or bool(mask_BN[:, -1].all()))]
-        return (graph, self.batch.size > 1, length, *gaps)
+def _one_rule(run: ScoredBatch) -> bool:
+    """Return whether all inputs are taken to be read by one rule."""
+    readout = run.study.readout
+    # Between rows of a table columns are mixed once more (SAINT).
+    if readout is None or readout.besides or not run.study.plain or run.batch.reference_rows:
+        return False
+    return not readout.looked_up(run.modality.place.lengths_vary)
+
+
+def positions_in(run: ScoredBatch, batch: Batch) -> int:
+    """Return the number of positions in all rows of a batch; of inputs of one length, the number of rows."""
+    return batch.size * (run.modality.place.length(batch) if run.modality.place.lengths_vary else 1)
+
+
+def _part_of(run: ScoredBatch, batch: Batch) -> Callable[[slice], Tensor]:
+    """Return a function that runs some rows of a batch without the others."""
+    return lambda rows: run.output.logits(batch if rows == slice(batch.size) else batch.select(rows))
+
+
+def require_undisturbed(run: ScoredBatch, logits: Tensor, graph: bool) -> None:
+    """Raise if the logits differ from those of a plain pass, for the first batch of each form."""
+    form = form_of(run, graph)
+    if form in run.study.undisturbed:
+        return
+    one_row = run.together.shared is not None or run.batch.reference_rows > 0
+    part, apart = _part_of(run, run.together), not (one_row or run.modality.read.mixes_rows)
+    run.setup_forwards += require_same(run.modality.model, logits, part, apart, positions_in(run, run.batch))
+    run.study.undisturbed.add(form)
+
+
+def form_of(run: ScoredBatch, graph: bool) -> tuple[Any, ...]:
+    """Return what may change the code path of the model: several inputs, rough length, where there is padding."""
+    masks = [mask for name, mask in run.batch.tensors.items() if "mask" in name and mask.ndim == 2]
+    masks += [] if run.batch.keep_BN is None else [run.batch.keep_BN]
+    length = run.modality.place.length(run.batch).bit_length() if run.modality.place.lengths_vary else 0
+    gaps = []  # is anything hidden, at the start of a row, at its end?
+    for mask in masks:
+        mask_BN = on_host(mask).bool()
+        whole = run.unpadded if mask is run.batch.keep_BN and run.study.plain else bool(mask_BN.all())
+        gaps += [not whole, not (whole or bool(mask_BN[:, 0].all())), not (whole or bool(mask_BN[:, -1].all()))]
+    return (graph, run.batch.size > 1, length, *gaps)
+
+
+@contextmanager
+def working(run: ScoredBatch, *kind: Hashable) -> Iterator[None]:
+    """Charge all that runs inside as forwards with as many multiply-adds.
+
+    It is counted for the first batch of each shape. Shorter inputs of a batch are charged for what they take
+    without padding, about.
+    """
+    facts, shapes = known_about(run.modality.model), tuple(tensor.shape for tensor in run.batch.tensors.values())
+    length_B = on_host(run.keep_BN).sum(1).numpy()
+    key, plainly = ("work", *kind, shapes, tuple(length_B.tolist())), ("work", shapes)
+    forwards_B, backwards_B, setup = run.forwards_B.copy(), run.backwards_B.copy(), run.setup_forwards
+    with nullcontext() if key in facts else MultiplyAdds() as inside:
+        yield
+    if inside is not None and plainly not in facts:
+        # Written out: neither torch's fused encoder nor its fused attention is counted on a CPU.
+        written_out = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+        with MultiplyAdds() as plain, BaseTorchFunctionMode(), written_out, torch.no_grad():
+            run.output.logits(run.together)
+        facts[plainly] = max(plain.total, 1)
+        run.setup_forwards, setup = run.setup_forwards + run.rows_run, setup + run.rows_run
+    if inside is not None:  # checks are no work of the method
+        facts[key] = inside.total / facts[plainly] - (run.setup_forwards - setup) / run.rows_run
+    run.forwards_B[:] = forwards_B + facts[key] * length_B / max(length_B.max(), 1)
+    run.backwards_B[:] = backwards_B

@@ -19,7 +19,7 @@ from whyformer.inputs.batch import Batch
 from whyformer.inputs.decoding import KeptPass
 from whyformer.inputs.output import Output
 from whyformer.loan.backwards import has_adapter, with_activations
-from whyformer.run.scores import ScoredBatch
+from whyformer.run.scores import ScoredBatch, require_undisturbed
 from whyformer.study import interference
 from whyformer.study.interference import INPUT_SLOPES
 
@@ -116,7 +116,7 @@ class TracedBatch(ScoredBatch):
                 )
             if self.modality.place.pixels and len(leaves) == len(floats):
                 self.study.undisturbed.add(NO_LOOKUPS)
-            self.require_undisturbed(logits, graph=True)
+            require_undisturbed(self, logits, graph=True)
             main = None if self.modality.stream == "table" else floats.get(self.modality.main, words)
             answer_B = logits if answer.tensor is None else answer.tensor
             trace = Traced(

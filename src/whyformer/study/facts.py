@@ -19,7 +19,7 @@ from whyformer.capture.functions import Args, Function, Kwargs
 from whyformer.capture.intercept import current_path
 from whyformer.capture.roles import Outline
 from whyformer.capture.site import OpenSite, Plan, PlannedSite, Plans
-from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
+from whyformer.errors import BadInput, CaptureError, NotOverUnits, PartlyCaptured
 from whyformer.study.dataflow import Fingerprints, Marks
 from whyformer.study.interference import SINGLY, Form
 from whyformer.study.readout import Passes, Readout, SiteFacts
@@ -350,6 +350,13 @@ class Study:
         """Return the study for methods that read no attention, whose units are those of the inputs."""
         general = tuple(note for note in self.notes if note == SINGLY)
         return Study(grid=self.grid, input_length=self.input_length, undisturbed=self.undisturbed, notes=general)
+
+    def layer_count(self, start_layer: int = 0) -> int:
+        """Return the number of layers; raise if ``start_layer`` is none of them."""
+        count = max(1, len(self.sites))  # a pass without attention raises by itself
+        if not -count <= start_layer < count:
+            raise BadInput(f"start_layer={start_layer}: the model has {count} layers, numbered 0 to {count - 1}.")
+        return count
 
     @cached_property
     def multi_stream(self) -> bool:

@@ -27,7 +27,7 @@ from whyformer.inputs.decoding import KeptPass
 from whyformer.inputs.output import Output
 from whyformer.loan.spread import recomputable, recomputing
 from whyformer.results.types import Record, Site
-from whyformer.run import Attribution, Run
+from whyformer.run import Attribution, Run, require_undisturbed
 from whyformer.shapes import BN, BQK, AnyBQK
 from whyformer.study import require_readable
 from whyformer.study.interference import require_reached, require_scaled_slopes
@@ -177,7 +177,7 @@ def read_layers(run: Run, heads: HeadFusion, layers: Choice, reading: str, strea
         if layers == "product":
             attribution = _chained(run, heads, 0.0, normalize=False, ones=reading != "row")
         else:
-            chosen = mapped.chosen_layers(layers, run.layer_count())
+            chosen = mapped.chosen_layers(layers, run.study.layer_count())
             mean_BRN = fold(run, heads, partial(_Readings, run, chosen, reading)).total_BRN / len(chosen)
             attribution = Attribution(mean_BRN[:, 0], matrix_BQK=None if run.rows_read is None else mean_BRN)
         if reading == "column_mean":
@@ -280,7 +280,7 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
     run.said(logits)
     if not role.sites or role.unclaimed:
         require_sites(Record(tuple(role.outlines), logits, role.unclaimed))
-    run.require_undisturbed(logits, graph=grad)
+    require_undisturbed(run, logits, graph=grad)
     if grad:
         _require_slopes(run, role, logits)
     if run.reads_elsewhere(role.sites[-1].first_query, role.spoke_BQ):
@@ -335,13 +335,13 @@ class _Chain:
     def __call__(self, site: FoldedSite) -> None:
         keep_BN = self.run.attended_BN
         if self.rows_BRN is None:
-            read_BRN = self.run.read_BRN
+            read_BRN = _weights_read(self.run)
             self.rows_BRN = (torch.ones_like(read_BRN) if self.ones else read_BRN).float() * keep_BN[:, None]
         if site.number < self.start:
             return
         where = _inputs(site)
         keep, weights_BRN = keep_BN[where], self.rows_BRN[where]
-        last = site.number == self.run.layer_count() - 1  # only there few rows have a weight
+        last = site.number == self.run.study.layer_count() - 1  # only there few rows have a weight
         span = _span(_at_queries(weights_BRN, site)) if last else None
         self.rows_BRN[where] = self._before(site, weights_BRN, keep, span) * keep[:, None]
 
@@ -359,10 +359,10 @@ class _Chain:
 def _chained(
     run: Run, heads: HeadFusion, residual: float, normalize: bool, start_layer: int = 0, ones: bool = False
 ) -> Attribution:
-    start = start_layer % run.layer_count(start_layer)
+    start = start_layer % run.study.layer_count(start_layer)
     rows_BRN = fold(run, heads, partial(_Chain, run, residual, normalize, start, ones)).rows_BRN
     if rows_BRN is None:  # no attention has a gradient
-        rows_BRN = run.read_BRN.float() * run.attended_BN[:, None]
+        rows_BRN = _weights_read(run).float() * run.attended_BN[:, None]
     return Attribution(rows_BRN[:, 0], matrix_BQK=None if run.rows_read is None else rows_BRN)
 
 
@@ -371,13 +371,13 @@ class _Readings:
 
     def __init__(self, run: Run, layers: Sequence[int], reading: str) -> None:
         self.run, self.layers, self.reading = run, layers, reading
-        self.total_BRN = torch.zeros_like(run.read_BRN, dtype=torch.float32)
+        self.total_BRN = torch.zeros_like(_weights_read(run), dtype=torch.float32)
 
     def __call__(self, site: FoldedSite) -> None:
         times, where = self.layers.count(site.number), _inputs(site)
         if times:
             keep = self.run.attended_BN[where][:, None].float()
-            self.total_BRN[where] += times * self._read(site, self.run.read_BRN[where].float(), keep) * keep
+            self.total_BRN[where] += times * self._read(site, _weights_read(self.run)[where].float(), keep) * keep
 
     def _read(self, site: FoldedSite, read_BRN: Tensor, keep_B1N: Tensor) -> Tensor:
         if self.reading == "row":
@@ -426,3 +426,10 @@ def _span(weights_BRX: Tensor) -> slice:
     """Return the rows from the first to the last with a weight."""
     places = weights_BRX.amax((0, 1)).nonzero()[:, 0]
     return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
+
+
+def _weights_read(run: Run) -> Tensor:
+    """(B, R, N) weights of the rows that are read: the one that feeds the head, or those that were asked for."""
+    if run.rows_read is None:
+        return run.readout_BN[:, None]
+    return torch.nn.functional.one_hot(run.rows_read, run.length).float()[None].expand(run.batch.size, -1, -1)

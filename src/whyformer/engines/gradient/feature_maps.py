@@ -15,7 +15,7 @@ from torch import Tensor
 from whyformer.capture.leaves import AttentionInputs, as_leaf, slopes
 from whyformer.errors import BadInput, NotOffered, UnknownName, one_of
 from whyformer.loan.borrow import module_names
-from whyformer.run import Run
+from whyformer.run import Run, require_undisturbed, working
 from whyformer.shapes import Array
 
 # The patch grid in pixel maps: how much of it there is, and smoothing that takes it away.
@@ -132,13 +132,13 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
         with intercept:
             logits = run.output.logits(batch)
     run.forwards_B += 1
-    run.require_undisturbed(logits, graph=grad)
+    require_undisturbed(run, logits, graph=grad)
     with torch.set_grad_enabled(grad):
         values_B = run.scalars(logits)
     name, tensor, number = _chosen(intercept, outputs, layer)
     gradient = None
     if grad:
-        with run.working("features", name):  # from the head to this layer
+        with working(run, "features", name):  # from the head to this layer
             (gradient,) = slopes(values_B.sum(), [tensor])
         run.require_input_slopes()
     arrange = _Arrangement(run, tensor, number)

@@ -15,7 +15,7 @@ from whyformer.engines.gradient.feature_maps import smoothed
 from whyformer.errors import NotOffered, one_of
 from whyformer.inputs.batch import Batch
 from whyformer.parameters import OneOf
-from whyformer.run import Run
+from whyformer.run import Run, positions_in
 from whyformer.study.interference import is_tried, require_apart
 from whyformer.targets import scalar_of
 
@@ -78,7 +78,7 @@ class InputSpace(ABC):
             values = scalar_of(logits, [run.targets[r] for r in rows], run.reading)
             require_dependent(values)
             (gradient,) = slopes(values.sum(), [leaf])
-        positions = run.positions(batch)
+        positions = positions_in(run, batch)
         if not is_tried(run.modality.model, positions) and not run.modality.read.mixes_rows:
             part = lambda some: self.logits(batch.select(some), points[some])  # noqa: E731
             run.setup_forwards += require_apart(run.modality.model, logits, part, positions)
@@ -207,7 +207,7 @@ class SingleInput(InputSpace):
         if self.entrance is not None:
             scores = detail.amax(2) if largest else detail.sum(2)
         else:
-            scores = self.run.per_unit(detail, largest)
+            scores = self.run.modality.place.per_unit(detail, self.run, largest)
         return scores * self.run.keep_BN
 
     def real(self, row: int) -> Tensor:

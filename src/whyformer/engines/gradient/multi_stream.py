@@ -20,7 +20,7 @@ from whyformer.inputs.batch import Batch
 from whyformer.inputs.stream_inputs import Baseline, StreamInput, require_taken
 from whyformer.loan.spread import SavedBytes
 from whyformer.parameters import OneOf
-from whyformer.run import Run
+from whyformer.run import Run, require_undisturbed
 from whyformer.study.interference import INPUT_SLOPES
 from whyformer.study.streams import slices
 
@@ -157,7 +157,7 @@ def stream_place(run: Run, gradient: bool) -> MultiStream:
     with SavedBytes(run.modality.model) as saved, torch.enable_grad():
         with SwapEmbeddings(list(looked_up.values())):
             logits = run.output.logits(run.batch.with_tensors(**floats))
-        run.require_undisturbed(logits, graph=True)
+        require_undisturbed(run, logits, graph=True)
         values_B = run.scalars(logits)
     run.forwards_B += 1
     for i, swap in looked_up.items():
@@ -228,17 +228,7 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
     else:
         several = run.modality.read.has_categories or len(trace.leaves) > 1 or first.ndim < 2 or _no_steps(run, first)
     chosen = wanted or ("embeddings" if several else "input")
-    if chosen == "embeddings" and isinstance(run.study.trouble, Misplaced):
-        raise Misplaced(*run.study.trouble.args)
-    if chosen == "input" and trace.main is None and len(trace.leaves) > 1:
-        raise NotOffered(
-            f"at='input' needs one tensor of floats or one of token ids; this input has {len(trace.leaves)} (columns "
-            "that are looked up count, too). Use at='embeddings'."
-        )
-    if chosen == "input" and run.modality.place.reads_beside(run.batch):
-        raise NotOffered(
-            "at='input' needs one tensor of floats, and units of this input belong to several: use at='embeddings'."
-        )
+    _refuse_place(run, trace, chosen)
     leaf_count = 0 if text else sum(any(v is leaf for v in trace.seen.vectors) for leaf in trace.leaves)
     entrance = Entrance.of(trace, leaf_count) if chosen == "embeddings" else None
     whole = first if trace.main is None else trace.main
@@ -264,6 +254,21 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
     return space
 
 
+def _refuse_place(run: Run, trace: Traced, chosen: str) -> None:
+    """Raise where gradients at this place would not be those of single units."""
+    if chosen == "embeddings" and isinstance(run.study.trouble, Misplaced):
+        raise Misplaced(*run.study.trouble.args)
+    if chosen == "input" and trace.main is None and len(trace.leaves) > 1:
+        raise NotOffered(
+            f"at='input' needs one tensor of floats or one of token ids; this input has {len(trace.leaves)} (columns "
+            "that are looked up count, too). Use at='embeddings'."
+        )
+    if chosen == "input" and run.modality.place.reads_beside(run.batch):
+        raise NotOffered(
+            "at='input' needs one tensor of floats, and units of this input belong to several: use at='embeddings'."
+        )
+
+
 def _with_columns(run: Run, attended: Run, gradient: bool) -> InputSpace:
     """Return the vectors that enter the first block of a table model, with the columns that go around it."""
     before = attended.forwards_B.copy()
@@ -273,7 +278,7 @@ def _with_columns(run: Run, attended: Run, gradient: bool) -> InputSpace:
     assert isinstance(tokens, SingleInput)
     space = TokensAndColumns(run, tokens)
     if gradient:
-        space.gradient = lifted(space.gradient_at(space.inputs, run.explained))
+        space.gradient = lifted(space.gradient_at(space.inputs, run.batch.explained))
     return space
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.engines.perturbation.variants import default_replacement
+from whyformer.engines.perturbation.variants import default_replacement, maskable
 from whyformer.errors import BadInput, NotOffered, require
 from whyformer.inputs.image import patch_index
 from whyformer.parameters import Hold
@@ -130,7 +130,7 @@ def players_of(
 ) -> Players:
     """The players of one input: its units, its words, or about so many superpixels; ``held_U`` do not play."""
     units = run.units[row]
-    free = np.array(run.removable(row)) & ~_always_there(run, row, keep_special) & ~held_U
+    free = np.array(maskable(run, row)) & ~_always_there(run, row, keep_special) & ~held_U
     members: list[tuple[int, ...]]
     if run.segments:
         groups = [tuple(int(i) for i in group if free[i]) for group in run.segments[row][0]]
@@ -217,7 +217,7 @@ def _held(run: Run, row: int, wanted: Sequence[str | int]) -> Array:
         return held_U
     number = run.numbers[row]
     groups, named = run.segments[row] if run.segments else ([[i] for i in range(len(units))], units)
-    removable_U = np.array(run.removable(row), dtype=bool)
+    removable_U = np.array(maskable(run, row), dtype=bool)
     for one in wanted:
         members = [i for group in _named(groups, units, named, one, number) for i in group]
         if not removable_U[members].any():

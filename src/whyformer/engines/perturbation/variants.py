@@ -21,6 +21,7 @@ from whyformer.inputs.stream_inputs import fitted
 from whyformer.inputs.table_reference import rows_asked
 from whyformer.inputs.tokens import spans_without, without_tokens
 from whyformer.inputs.units import Column
+from whyformer.loan.borrow import known_about
 from whyformer.results.types import ROUNDING, Units
 from whyformer.run import Run
 from whyformer.shapes import Array
@@ -115,9 +116,9 @@ class Replaced(Filled):
             raise NotOffered(f"a mask that hides every token leaves an empty input: use {modality.mask.in_place()}.")
         # Every variant would pay for padding: it is cut off where that changes nothing.
         one = run.batch.select([row])
-        one = run.trimmed(one) if trim and isinstance(replacement, (str, int)) else one
+        one = _trimmed(run, one) if trim and isinstance(replacement, (str, int)) else one
         owners, filling = _owners(run, units, one), _filling(run, replacement, units, one)
-        parts = _parts(owners, _part_of_units(units, players)[run.input_span(row)], filling[0])
+        parts = _parts(owners, _part_of_units(units, players)[input_span(run, row)], filling[0])
         super().__init__(one, parts, filling, modality.mask.filling_weights(replacement))
         self.remarks = _unowned(units, parts, players)
 
@@ -184,7 +185,7 @@ class Deleted(Variants):
         self, run: Run, row: int, players: Sequence[Sequence[int]], one_away: bool = False, trim: bool = True
     ) -> None:
         one = run.batch.select([row])
-        self.one = one = run.trimmed(one) if trim else one
+        self.one = one = _trimmed(run, one) if trim else one
         self.main = run.modality.main
         tokens = [token for members in players for token in members]
         self.positions = one.real_BN[0].nonzero()[:, 0].cpu().numpy()[tokens]
@@ -241,7 +242,7 @@ def left_out(run: Run, row: int, replacement: Any) -> Variants:
 
     Tokens that the model puts around a text are always there.
     """
-    modality, units, one, span = run.modality, run.units[row], run.batch.select([row]), run.input_span(row)
+    modality, units, one, span = run.modality, run.units[row], run.batch.select([row]), input_span(run, row)
     if replacement == "delete" and modality.read.embeds and not run.multi_stream and not modality.read.joint:
         if one.answers and one.answers[0].start == 0:
             raise NotOffered(
@@ -253,7 +254,7 @@ def left_out(run: Run, row: int, replacement: Any) -> Variants:
     owners, filling = _owners(run, units, one), _filling(run, replacement, units, one)
     parts = _parts(owners, torch.arange(len(units))[span], filling[0])
     left = Filled(one, parts, filling, modality.mask.filling_weights(replacement))
-    free = [may and not special for may, special in zip(run.removable(row), units.special, strict=True)]
+    free = [may and not special for may, special in zip(maskable(run, row), units.special, strict=True)]
     left.remarks = _unowned(units, parts, [[i] if may else [] for i, may in enumerate(free)])
     return left
 
@@ -327,7 +328,7 @@ def players_of_parts(run: Run, row: int, parts: Sequence[int], held_U: Array | N
     """Return the units of each part: one, or those of a segment that can be masked and are not held."""
     if not run.segments:
         return [(part,) for part in parts]
-    free = np.array(run.removable(row), dtype=bool)
+    free = np.array(maskable(run, row), dtype=bool)
     if held_U is not None:
         free &= ~held_U
     groups = run.segments[row][0]
@@ -392,7 +393,7 @@ def remarks_about_unscored(run: Run) -> list[list[str]]:
     if run.unscored is None:
         beside = {} if run.modality.read.opaque else run.modality.place.beside(run.batch, run.input_length or 0)
         run.unscored = [
-            _remarks(run, row, beside) if beside and row in run.explained else [] for row in range(run.batch.size)
+            _remarks(run, row, beside) if beside and row in run.batch.explained else [] for row in range(run.batch.size)
         ]
     return run.unscored
 
@@ -435,7 +436,7 @@ def _change_without_units(run: Run, row: int) -> float | None:
     """Return by how much the value falls when all units are masked; None where they cannot be."""
 
     def masked() -> float:
-        free = np.array(run.removable(row)) & ~np.array(run.units[row].special, dtype=bool)
+        free = np.array(maskable(run, row)) & ~np.array(run.units[row].special, dtype=bool)
         players = [np.flatnonzero(free).tolist()]
         variants = grouped_variants(run, row, players, default_replacement(run.modality, run.batch))
         drawn = [run.score(variants.batch(np.array([[False]]), draw), row).numpy() for draw in range(variants.draws)]
@@ -473,3 +474,30 @@ def require_moved(run: Run, method: str, scores_BN: Tensor) -> None:
         if change is not None and abs(change) > MOVED * least:
             said = TOGETHER.format(method=method, row=run.numbers[row], change=change)
             raise refused(NotOffered(said), run.batch.size)
+
+
+def input_span(run: Run, row: int) -> slice:
+    """Return the units that are the input's own tokens: a model may add others around a text (a learned [CLS])."""
+    count, extra = len(run.units[row]), run.study.extra
+    if run.multi_stream or run.modality.read.joint or not run.modality.read.embeds or extra <= 0:
+        return slice(0, count)
+    before = extra if run.front is None else run.front
+    return slice(before, count - (extra - before))
+
+
+def maskable(run: Run, row: int) -> list[bool]:
+    """Return, per unit of one input, whether it can be masked."""
+    units, span = run.units[row], input_span(run, row)
+    may = run.modality.mask.removable(units, run.batch)
+    if run.batch.answers:  # tokens that are explained stay
+        may = [may[i] and i - span.start <= run.batch.answers[row].start for i in range(len(units))]
+    return [may[i] and span.start <= i < span.stop for i in range(len(units))]
+
+
+def _trimmed(run: Run, one: Batch) -> Batch:
+    """Return one input without its padding, where padding changes nothing, which takes two passes once."""
+    known = known_about(run.modality.model)
+    before = len(known)
+    one = run.modality.read.trimmed(one)
+    run.setup_forwards += 2 * (len(known) > before)
+    return one
