@@ -64,10 +64,8 @@ LIMITS = {
 }
 # Where a limit is not reached yet, no more than this: lower it with the count, and take the row out at the limit.
 SO_FAR: dict[str, int] = {
-    "files": 242,
+    "files": 240,
     "lines": 68_507,
-    "longest function": 74,
-    "methods of the largest class": 40,
     "functions of generic_attention, text": 187,
     "files of generic_attention, text": 41,
     "functions of attn_lrp, text": 215,

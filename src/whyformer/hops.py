@@ -33,10 +33,9 @@ import numpy as np
 
 from whyformer.choices import answers
 from whyformer.errors import BadInput, NotOffered, shown
-from whyformer.inputs.decoding import Decoding, KeptPass, Stretch
+from whyformer.inputs.decoding import THOUGHT, Decoding, KeptPass, Stretch, found_in
 from whyformer.inputs.exchanges import ANSWER, Exchange, continuation_of, exchanges_of
 from whyformer.inputs.modalities import Source
-from whyformer.inputs.thoughts import THOUGHT, found_in
 from whyformer.inputs.tokens import require_next_token
 from whyformer.inputs.units import Span, by_segments, members, pick
 from whyformer.options import Request

@@ -152,10 +152,6 @@ def _truth(value: Any) -> Any:
     return bool(value) if type(value).__module__ == "numpy" and type(value).__name__.startswith("bool") else NOT_ALLOWED
 
 
-def _instance(kind: type) -> Callable[[Any], Any]:
-    return lambda value: value if isinstance(value, kind) else NOT_ALLOWED
-
-
 def _text(value: Any) -> Any:
     return value if isinstance(value, str) else value.name if isinstance(value, Named) else NOT_ALLOWED
 
@@ -212,7 +208,10 @@ def domain_of(hint: Any) -> Domain:
     if origin is Callable:
         return Domain("a function", lambda value: value if callable(value) else NOT_ALLOWED, several="functions")
     if origin is None and isinstance(hint, type) and not getattr(hint, "_is_protocol", False):  # 3.10: type[X] is one
-        return Domain(f"a {hint.__name__}", _instance(hint), several=f"{hint.__name__}s")
+        named = hint.__name__
+        return Domain(
+            f"a {named}", lambda value: value if isinstance(value, hint) else NOT_ALLOWED, several=f"{named}s"
+        )
     return ANYTHING
 
 

@@ -15,9 +15,8 @@ from tests.references import hops as twin
 from tests.support.language import model, shared, tokenizer
 from whyformer import hops as hops_module
 from whyformer.errors import BadInput, NotOffered
-from whyformer.inputs.decoding import Continuation
+from whyformer.inputs.decoding import Continuation, found_in
 from whyformer.inputs.output import _log_probabilities
-from whyformer.inputs.thoughts import found_in
 from whyformer.inputs.units import prompt_of
 
 PROMPT, THOUGHTS = "the cat sat on the mat . where is it ?", ("the cat is on the mat .", "it is in paris .")

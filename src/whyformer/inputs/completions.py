@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from whyformer.errors import BadInput, ModelFailed, NotOffered, WhyformerError, shown
 from whyformer.inputs.connection import Connection, Refused
-from whyformer.inputs.thoughts import without_thoughts
+from whyformer.inputs.decoding import without_thoughts
 from whyformer.inputs.units import sentences
 from whyformer.parameters import Count, Limits, NotEmpty, OneOf, checked
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.inputs import thoughts
 from whyformer.inputs.batch import Batch, Filling, SamplePool
+from whyformer.inputs.decoding import with_thoughts, written_by
 from whyformer.parameters import CharacterRange, NotEmpty, OneOf
 from whyformer.results.types import Explanation, Units
 
@@ -149,9 +149,8 @@ def prompt_of(
     messages = [{**m, "content": m.get("content") or ""} if m.get("tool_calls") else m for m in messages]
     for number, message in enumerate(messages):
         content = message["content"]
-        parts = content if isinstance(content, (list, tuple)) else [content]
-        plain = isinstance(content, str) or all(isinstance(part, Mapping) and "type" in part for part in parts)
-        if not isinstance(message["role"], str) or not plain or isinstance(content, Mapping):
+        listed = isinstance(content, (list, tuple)) and all(isinstance(p, Mapping) and "type" in p for p in content)
+        if not isinstance(message["role"], str) or not (isinstance(content, str) or listed):
             raise BadInput(
                 f"messages[{number}] has a content of type {type(content).__name__}: role and content of a message "
                 'must be strings; of a vision-language model, content may be a list of {"type": "text", "text": …} '
@@ -175,8 +174,8 @@ def prompt_of(
             text, asked = write(in_parts), in_parts
     except Exception as error:  # templates are programs: they refuse orders of roles that they do not know
         raise BadInput(f"the tokenizer's chat template refused these messages: {error}") from error
-    prompt = PromptText(text, thoughts.with_thoughts(text, _parts(text, asked, write), asked, write))
-    return (prompt, thoughts.written_by(messages, "".join(texts_of(messages[-1])), text, write)) if answered else prompt
+    prompt = PromptText(text, with_thoughts(text, _parts(text, asked, write), asked, write))
+    return (prompt, written_by(messages, "".join(texts_of(messages[-1])), text, write)) if answered else prompt
 
 
 def texts_of(message: Message) -> list[str]:

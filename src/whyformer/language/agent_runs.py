@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from whyformer import files
 from whyformer.errors import BadInput, shown
-from whyformer.inputs.thoughts import FIELDS, MARKS, THOUGHT, TOOL_CALL
+from whyformer.inputs.decoding import FIELDS, MARKS, THOUGHT, TOOL_CALL
 from whyformer.inputs.units import PromptText, Span, sentences, texts_of
 
 ANSWER, DEFINITION = "answer", "tool definition"

@@ -25,7 +25,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from whyformer.errors import BadInput
-from whyformer.inputs.thoughts import TOOL_CALL
+from whyformer.inputs.decoding import TOOL_CALL
 from whyformer.language.citations import SUPPORT
 from whyformer.parameters import Limits, checked
 from whyformer.results.codec import Float64

@@ -11,11 +11,10 @@ import numpy as np
 
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, TooLong, one_of, shown
 from whyformer.explainer import CoreExplainer
-from whyformer.inputs.decoding import Stretch
+from whyformer.inputs.decoding import FIELDS, THOUGHT, TOOL_CALL, Stretch
 from whyformer.inputs.exchanges import Exchange, exchanges_of
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.prompt import AskedModel
-from whyformer.inputs.thoughts import FIELDS, THOUGHT, TOOL_CALL
 from whyformer.inputs.tokens import require_next_token
 from whyformer.inputs.units import PromptText, Span, members, prompt_of
 from whyformer.language.agent_runs import (

@@ -16,7 +16,7 @@ from whyformer.errors import NotOffered, one_of
 from whyformer.inputs.batch import Batch
 from whyformer.parameters import OneOf
 from whyformer.run import Run, positions_in
-from whyformer.study.interference import is_tried, require_apart
+from whyformer.study.interference import require_apart
 from whyformer.targets import scalar_of
 
 NORMS = ("l2", "l1", "sum", "max")
@@ -78,10 +78,9 @@ class InputSpace(ABC):
             values = scalar_of(logits, [run.targets[r] for r in rows], run.reading)
             require_dependent(values)
             (gradient,) = slopes(values.sum(), [leaf])
-        positions = positions_in(run, batch)
-        if not is_tried(run.modality.model, positions) and not run.modality.read.mixes_rows:
+        if not run.modality.read.mixes_rows:
             part = lambda some: self.logits(batch.select(some), points[some])  # noqa: E731
-            run.setup_forwards += require_apart(run.modality.model, logits, part, positions)
+            run.setup_forwards += require_apart(run.modality.model, logits, part, positions_in(run, batch))
         np.add.at(run.forwards_B, list(rows), 1)
         np.add.at(run.backwards_B, list(rows), 1)
         return gradient.detach()
