@@ -65,7 +65,7 @@ LIMITS = {
 # Where a limit is not reached yet, no more than this: lower it with the count, and take the row out at the limit.
 SO_FAR: dict[str, int] = {
     "files": 240,
-    "lines": 68_507,
+    "lines": 68_506,
     "functions of generic_attention, text": 187,
     "files of generic_attention, text": 41,
     "functions of attn_lrp, text": 215,

@@ -327,8 +327,6 @@ METRICS_ELSEWHERE: dict[str, Nearest] = {
 }
 
 
-# Optional libraries
-
 LIBRARIES = {  # as it is imported → as pip calls it, and the extra of whyformer that brings it ("": none does)
     "transformers": ("transformers", "hf"),
     "PIL": ("Pillow", "hf"),

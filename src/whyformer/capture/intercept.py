@@ -201,7 +201,7 @@ class Intercept(TorchFunctionMode):
                 continue
             if handler is None:
                 self._trail.follow(name, args, result)
-            if self._since_site is not None and self._depends(*tensors_in(args)):
+            if self._since_site is not None and self._since_site.knows(*tensors_in(args)):
                 self._since_site.put(result, True)
         return out
 
@@ -224,7 +224,7 @@ class Intercept(TorchFunctionMode):
         q, k = self._trail.at(query), self._trail.at(key)
         if self.rows_attend and self._is_between_rows(weights, contraction):
             return torch.matmul(weights, value) if fused is None else fused
-        if self._since_site is not None and self._depends(query, key):
+        if self._since_site is not None and self._since_site.knows(query, key):
             self._since_site.put(weights, True)  # made here, out of the mode's sight
         axes = (*q.axes[:-1], k.axes[-2])
         site = self._open(weights, value, contraction, axes, (q.source, k.source), layout)
@@ -398,9 +398,7 @@ class Intercept(TorchFunctionMode):
         call = self.softmaxes[note.softmax]
         call.claimed = True
         call.pools = note.query_key is None and call.layout is None and weights.shape[contraction.query] == 1
-        if call.pools:
-            return product(weights, value) if first else product(value, weights)
-        if self.rows_attend and self._is_between_rows(weights, contraction):
+        if call.pools or (self.rows_attend and self._is_between_rows(weights, contraction)):
             return product(weights, value) if first else product(value, weights)
         marked = call.layout.split().index("b") if call.layout is not None and "b" in call.layout else None
         sources = note.query_key or (None, None)
@@ -442,15 +440,11 @@ class Intercept(TorchFunctionMode):
             and self._since_site is not None
             and self.sites[-1].attention.shape == weights.shape
             and self.sites[-1].layout.heads == 1
-            and not self._depends(weights)
+            and not self._since_site.knows(weights)
         )
         site = OpenSite(path, weights, value, layout, contraction, sources, parallel)
         site.locate()
         return site
-
-    def _depends(self, *tensors: Tensor) -> bool:
-        """Was any of these computed from the last site?"""
-        return self._since_site is not None and any(self._since_site.get(t) for t in tensors)
 
     def _close(self, site: OpenSite, out: Tensor) -> None:
         if not site.parallel:

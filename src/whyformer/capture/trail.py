@@ -50,6 +50,9 @@ class Notes(Generic[T]):
         entry = self._entries.get(id(tensor))
         return entry[1] if entry is not None and entry[0]() is tensor else None
 
+    def knows(self, *tensors: Tensor) -> bool:
+        return any(self.get(tensor) is not None for tensor in tensors)
+
     def put(self, tensor: Tensor, note: T) -> None:
         beside = _Beside(tensor, self._forget)
         beside.key = id(tensor)

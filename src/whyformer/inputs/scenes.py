@@ -47,7 +47,9 @@ def scene_of(raw: Raw) -> Scene:
         return Scene(raw["text"], _listed(images), _listed(videos), raw.get("answer"))
     if isinstance(raw, (tuple, list)) and len(raw) == 2:
         first, second = raw
-        if isinstance(second, str) and (isinstance(first, Mapping) or _is_scene(first)):
+        parts = first if isinstance(first, (tuple, list)) else ()
+        asked = isinstance(first, Mapping) or any(isinstance(part, str) and not is_image(part) for part in parts)
+        if isinstance(second, str) and asked:
             return replace(scene_of(first), answer=second)
         for image, text in ((first, second), (second, first)):
             if (isinstance(text, str) and not isinstance(image, str | None)) or is_image(image):
@@ -83,10 +85,6 @@ def open_video(raw: Any) -> Any:
         f"the video is {shown(raw)}: give a list of its frames (images), an array (frames, rows, columns, 3) or the "
         "path of a file."
     )
-
-
-def _is_scene(raw: Any) -> bool:
-    return isinstance(raw, (tuple, list)) and any(isinstance(part, str) and not is_image(part) for part in raw)
 
 
 def _listed(value: Any) -> tuple[Any, ...]:

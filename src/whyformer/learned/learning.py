@@ -278,19 +278,15 @@ class Gathering:
             if len(parts) > 1
         }
         answers = {}
-        for place, said in games.ask({place: _with_ends(each) for place, each in drawn.items()}).items():
+        ends = [[True], [False]]  # masks of all features, and of none, in front of those that were drawn
+        asked = {place: np.concatenate([np.repeat(ends, each.shape[1], 1), each]) for place, each in drawn.items()}
+        for place, said in games.ask(asked).items():
             game = games.game(place)
             self.draws = game.draws
             if not np.isfinite(said).all():
                 raise NonFinite("the model's output holds NaN or infinity for masked inputs: run it in float32.")
             answers[place] = drawn[place], said[:, [1, *range(COLUMNS, game.columns)]]
         return answers
-
-
-def _with_ends(drawn_MP: Array) -> Array:
-    """Return the masks with two more in front: all features, and none."""
-    ends = np.repeat([[True], [False]], drawn_MP.shape[1], axis=1)
-    return np.concatenate([ends, drawn_MP])
 
 
 def _require_varying(answers: Sequence[Array]) -> None:

@@ -23,7 +23,7 @@ from whyformer.loan.borrow import known_about, module_names
 from whyformer.loan.spread import MultiplyAdds
 from whyformer.results.types import Record, Site, Target, Units
 from whyformer.study import Study, rows_of_each, streams
-from whyformer.study.interference import require_apart, require_same
+from whyformer.study.interference import is_tried, require_apart, require_same
 from whyformer.study.readout import MAXIMUM, Passes, require_pooled
 from whyformer.study.schedule import Schedule, Windows
 from whyformer.targets import are_probabilities, refuse_twice, require_finite, resolve_targets, scalar_at, scalar_of
@@ -373,10 +373,10 @@ class ScoredBatch:
         """Return the logits of a batch and charge ``owners`` for the pass."""
         self.count(owners, 1 if batch.shared is None else 1 / batch.size)
         logits = self.output.logits(batch)
-        mixes = batch.reference_rows or self.modality.read.mixes_rows or self.modality.kind == "prompt"
-        if batch.size > 1 and batch.shared is None and not mixes:  # rows of a table may change each other's (SAINT)
-            part, positions = _part_of(self, batch), positions_in(self, batch)
-            self.setup_forwards += require_apart(self.modality.model, logits, part, positions)
+        if batch.size > 1 and batch.shared is None and not is_tried(self.modality.model, positions_in(self, batch)):
+            if not (batch.reference_rows or self.modality.read.mixes_rows or self.modality.kind == "prompt"):  # SAINT
+                part, positions = _part_of(self, batch), positions_in(self, batch)
+                self.setup_forwards += require_apart(self.modality.model, logits, part, positions)
         return logits
 
     def score(

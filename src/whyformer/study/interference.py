@@ -406,11 +406,15 @@ def require_same(model: nn.Module, watched: Tensor, part: Part, apart: bool, pos
     )
 
 
+def is_tried(model: nn.Module, positions: int) -> bool:
+    """Return whether it is known if rows of batches with about as many positions change each other's answers."""
+    facts = known_about(model)
+    return MIXES in facts and (facts[MIXES] or positions <= FURTHER * facts.get(LARGEST, positions))
+
+
 def require_apart(model: nn.Module, together: Tensor, part: Part, positions: int) -> int:
     """Raise if rows of a batch change each other's answers, unless that was tried; return the rows that ran for it."""
-    facts = known_about(model)
-    tried = MIXES in facts and (facts[MIXES] or positions <= FURTHER * facts.get(LARGEST, positions))
-    if tried or len(together) < 2:
+    if is_tried(model, positions) or len(together) < 2:
         return 0
     with torch.no_grad():
         apart = _split(part, len(together))

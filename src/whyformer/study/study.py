@@ -195,8 +195,7 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
     if any(note.startswith(WEIGHED[: WEIGHED.index("{")]) for note in notes):  # which names the reason
         notes = tuple(note for note in notes if note != readouts.UNEVEN)
     study = replace(study, readout=readout, leak=leak, extra=extra, front=front, notes=notes)
-    apart = _side_by_side(survey, schedule)
-    if apart is not None:
+    if (apart := _side_by_side(survey, schedule)) is not None:
         return study.refused(apart)
     # An embedding that reads the ids of a text as they were given keeps their order, and what follows was audited.
     embedded = modality.read.embeds and not extra and one.tensors[modality.main].data_ptr() in survey.embedded
@@ -209,11 +208,9 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
     if survey.sorts:  # of another input, other positions
         modality.place.forget_places(one)
     # Where the positions depend on the content, the model's own tokens have no place among the units either.
-    return (
-        replace(study, notes=notes + unlike)
-        if isinstance(unlike, tuple)
-        else study.refused(unlike, front=None if survey.sorts else front)
-    )
+    if isinstance(unlike, tuple):
+        return replace(study, notes=notes + unlike)
+    return study.refused(unlike, front=None if survey.sorts else front)
 
 
 def _other_positions(
