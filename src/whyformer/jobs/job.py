@@ -126,7 +126,6 @@ def explain_dataset(
     if engine == "ray":
         require("ray", why="engine='ray'")  # before anything is done
     explainer = loaded_as(CoreExplainer, model, processor, attention_at)
-    # The option that runs rows in other processes, if any.
     apart = "engine='ray'" if engine == "ray" else f"workers={workers}" if (workers or 1) > 1 else ""
     _refuse_unusable(explainer, target, target_column, engine, address, apart)
     methods = [method] if isinstance(method, (str, parameters.Named)) else method or ()

@@ -329,27 +329,26 @@ class Handed:
 _OUT: list[Handed] = []  # loans of all threads that are out
 
 
-def _require_at_rest() -> None:
-    """Raise inside of a pass, which would be seen twice, and where torch would wait for threads that are gone."""
-    if RUNNING.passes:
-        raise NotOffered(
-            "a model that is being explained calls whyformer in its own forward: the two would see each other's "
-            "attention. Take the explanation out of forward."
-        )
-    if torch.get_num_threads() > 1:
-        if Threads.lost:
-            raise NotOffered(
-                "this process was forked from one that had explained, and torch's threads stayed there: the model "
-                "would wait for them for ever. Start processes with multiprocessing.get_context('spawn'), or call "
-                "torch.set_num_threads(1) in this one first."
-            )
-        Threads.started = True
+INSIDE = (
+    "a model that is being explained calls whyformer in its own forward: the two would see each other's attention. "
+    "Take the explanation out of forward."
+)
+LOST = (
+    "this process was forked from one that had explained, and torch's threads stayed there: the model would wait for "
+    "them for ever. Start processes with multiprocessing.get_context('spawn'), or call torch.set_num_threads(1) in "
+    "this one first."
+)
 
 
 @contextlib.contextmanager
 def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PLR0915 (all that is put back)
     """Hold the model's lock, with the model ready to be explained."""
-    _require_at_rest()
+    if RUNNING.passes:
+        raise NotOffered(INSIDE)
+    if torch.get_num_threads() > 1:
+        if Threads.lost:
+            raise NotOffered(LOST)
+        Threads.started = True
     loan, handed = loan_of(model), Handed()
     try:
         try:
