@@ -129,7 +129,7 @@ def learn(
         model=type(explainer.model).__name__,
         fingerprint=fingerprint_of(explainer.model),
         kind=source.modality.kind,
-        units=units,
+        units=str(units),
         replace=replace,
         hold=hold,
         scalar=gathering.scalar,
