@@ -210,9 +210,10 @@ class Brute:
         for one in maps:
             joint = (one + torch.eye(len(one))) / 2 @ joint
         rows = (joint if method == "attention_rollout" else maps[-1])[read]
-        row = rows.mean(0) if rows.ndim == 2 else rows
-        front = len(row) - self.case.arguments[0].count
-        return row.numpy()[[front + unit for unit in self.units(self.case.arguments[0])]]
+        argument = self.case.arguments[0]
+        places = [rows.shape[-1] - argument.count + unit for unit in self.units(argument)]
+        row = rows[places].mean(0) if rows.ndim == 2 else rows  # padding is not read
+        return row.numpy()[places]
 
 
 class Softmaxes(TorchFunctionMode):

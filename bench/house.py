@@ -71,9 +71,9 @@ SO_FAR: dict[str, int] = {
     "functions of attn_lrp, text": 215,
     "files of attn_lrp, text": 42,
     "functions of default, photo": 304,
-    "files of default, photo": 48,
-    "lines of tests": 51_920,
-    "lines of bench": 10_907,
+    "files of default, photo": 46,
+    "lines of tests": 51_918,
+    "lines of bench": 10_904,
 }
 
 

@@ -173,6 +173,6 @@ def undocumented() -> list[str]:
             missing.append(whole)
         for member, thing in vars(value).items():
             inner = thing.fget if isinstance(thing, property) else getattr(thing, "__func__", thing)
-            if not member.startswith("_") and inspect.isfunction(inner) and not inner.__doc__:
+            if not member.startswith("_") and inspect.isfunction(inner) and not (thing.__doc__ or inner.__doc__):
                 missing.append(f"{whole}.{member}")
     return missing

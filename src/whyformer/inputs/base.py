@@ -77,7 +77,7 @@ class Read(ABC):
         self.parameters = signature_of(model)
         self._positional = [name for name, p in self.parameters.items() if p.kind is p.POSITIONAL_ONLY]
 
-    model = property(lambda self: self._model())
+    model = property(lambda self: self._model(), doc="The model, which may be gone.")
 
     @property
     def kind(self) -> str:
@@ -562,7 +562,7 @@ class Modality:
         self.kind, self.stream, self.main = read.kind, read.stream, read.main
         self.parts = tuple(map(type, (read, place, mask, mean)))  # which tell kinds of input apart
 
-    model = property(lambda self: self.read.model)
+    model = property(lambda self: self.read.model, doc="The model that the inputs are for.")
 
     @staticmethod
     def of(

@@ -239,7 +239,7 @@ class MarkingSurvey(Survey):
             self.sorts, steps = True, [tensors_in([out])[-1].diff(dim=axis) for axis in range(operands[0].ndim)]
             self.reorders |= not any(bool((step == 1).all()) for step in steps if step.numel())
         operand, result = operands[0], next(iter(tensors_in([out])), None)
-        if name.strip("_") in GATING and any(t.ndim == 3 and t.shape[1] > 1 for t in (*operands, *tensors_in([out]))):
+        if name.strip("_") in GATING and any(t.ndim == 3 and t.numel() > 1 for t in (*operands, *tensors_in([out]))):
             single = [self._marks.get(t) for t in operands if t.numel() == 1]
             self.gates |= any(mark is not None and mark.closes for mark in single)
         if name in POOLS and operand.ndim == 3 and len(operand) == 1 < operand.shape[1] and result is not None:

@@ -135,7 +135,7 @@ def study_one(modality: Modality, one: Batch) -> Study:
     if survey.decides:  # for all inputs of a batch at once, perhaps
         known_about(modality.model)[MIXES] = True
     single = not modality.read.joint  # a model may encode two texts one after the other
-    by_content = single and (gated or survey.gates or survey.decides or survey.sorts)
+    by_content = survey.gates or (single and (gated or survey.decides or survey.sorts))
     if by_content:
         known_about(modality.model)[BY_CONTENT] = True
     study = replace(_followed(run, survey), by_content=by_content, forwards=run.count)
