@@ -72,7 +72,7 @@ SO_FAR: dict[str, int] = {
     "files of attn_lrp, text": 42,
     "functions of default, photo": 304,
     "files of default, photo": 46,
-    "lines of tests": 51_918,
+    "lines of tests": 51_927,
     "lines of bench": 10_904,
 }
 

@@ -143,10 +143,19 @@ class OfTwoTexts(nn.Module):
         return self.head(torch.where((a == 45).any(1)[:, None], h[:, 0], h[:, -1]))
 
 
+class Gated(OfTwoTexts):
+    """A layer reads both texts; some inputs add what one position holds to all, before a query reads them."""
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        h = self.layers[0](torch.cat([self.first(a), self.second(b)], 1))
+        h = h + torch.relu(h[:, 3:4, :1]) * h[:, :1]
+        return self.head(self.cross(self.head.weight.flatten()[:16].expand(len(h), 1, -1), h, h)[0][:, 0])
+
+
 @pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.parametrize("method", ["attention_rollout", "generic_attention", "raw_attention"])
-def test_the_rows_of_several_streams_are_found_in_each_input(method: str, first: int) -> None:
-    model, other = seeded(OfTwoTexts), 1 - first
+@pytest.mark.parametrize("method", ["attention_rollout", "generic_attention", "raw_attention", None])
+def test_the_rows_of_several_streams_are_found_in_each_input(method: str | None, first: int) -> None:
+    model, other = seeded(OfTwoTexts if method else Gated), 1 - first
     a, b = torch.tensor([[7, 12, 30, 44, 3], [7, 12, 30, 45, 3]]), torch.tensor([[3, 4, 5, 6]] * 2)
     ask: Any = {"method": method, "target": 0}
     (alone,) = wf.explain(copy.deepcopy(model), {"a": a[other:][:1], "b": b[:1]}, **ask)
