@@ -24,13 +24,13 @@ from tests.cli.test_cli import run, told
 from tests.support.language import model, tokenizer
 from tests.tables.models import LAYOUTS, NUMBERS, RTDL, rows, table
 from whyformer import __main__ as start
-from whyformer import demo, extras
+from whyformer import demo
 from whyformer.cli import _selftest
 from whyformer.cli import first_steps as doctor
 from whyformer.cli._input import kind_of
 from whyformer.cli._selftest import by_hand, self_test
 from whyformer.demo.census import adult_rows
-from whyformer.errors import BadInput
+from whyformer.errors import LIBRARIES, BadInput
 from whyformer.tables import CsvRows, load_model, save_model
 
 
@@ -115,7 +115,7 @@ def test_every_extra_has_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "installed", lambda module: module == "transformers")
     shown = " ".join(run("doctor", "--no-test").stdout.split())
     listed = told("doctor", "--no-test")
-    names = {extra for _, extra in extras.LIBRARIES.values() if extra} | {"notebook"}
+    names = {extra for _, extra in LIBRARIES.values() if extra} | {"notebook"}
     assert {each["name"] for each in listed["extras"]} == names and listed["self_test"] == []
     for name in names:
         assert f"pip install 'whyformer[{name}]'" in shown

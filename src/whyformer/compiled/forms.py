@@ -182,9 +182,6 @@ class RecordedRun(Run):
         self.answer_BC = logits_BC.detach()
         return self.computation.scores(self, logits_BC)
 
-    def require_undisturbed(self, logits: Tensor, graph: bool) -> None:
-        return
-
     def traced_by_plan(self, rules: GradientRules) -> Traced:
         """Without a plan: in a recording, functions that ask the device are left out."""
         return self.traced(rules)

@@ -169,7 +169,8 @@ class TextRead(TokenRead):
         alone = batch.tensors.keys() <= {self.main, "attention_mask"}  # neither holds positions
         self.pointers = () if alone or self.joint else pointers(batch.tensors, self.main)
         encodings = tuple(self.facts(None, {"input_ids": row}) for row in rows)
-        self.example = batch.select([0]) if self.processor is None else None
+        if self.processor is None and self.example is None:  # the first one stays: it is of the same form as later ones
+            self.example = batch.select([0])
         return Batch(batch.tensors, keep_BN=keep, encodings=encodings, constants=batch.constants)
 
     def facts(self, text: tuple[str, ...] | None, encoding: Any) -> dict[str, Any]:

@@ -432,8 +432,7 @@ def _part_of(run: ScoredBatch, batch: Batch) -> Callable[[slice], Tensor]:
 
 def require_undisturbed(run: ScoredBatch, logits: Tensor, graph: bool) -> None:
     """Raise if the logits differ from those of a plain pass, for the first batch of each form."""
-    form = form_of(run, graph)
-    if form in run.study.undisturbed:
+    if run.recorded or (form := form_of(run, graph)) in run.study.undisturbed:
         return
     one_row = run.together.shared is not None or run.batch.reference_rows > 0
     part, apart = _part_of(run, run.together), not (one_row or run.modality.read.mixes_rows)
